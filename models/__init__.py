@@ -1,0 +1,1 @@
+"""Models: loading, structure, sharding and sizes, tracing. Imports neither `transforms` nor `pipeline`."""
