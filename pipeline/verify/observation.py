@@ -1,0 +1,215 @@
+"""What a running model really prefetched: every call with the step, the weight's and the dependency's identity.
+
+Names prove nothing (two layers have weights of one shape, and a variable may be rebound), so a call is judged by the
+memory it refers to. All tensors that are compared are kept alive until the end: freed memory would be handed out
+again, and two different tensors would look like one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.loading import LoadedModel
+
+# What an observer yields: (weight, dependency, max_size, offset) of every call so far.
+Observer = Callable[[], AbstractContextManager[list[tuple[torch.Tensor, torch.Tensor | None, int, int]]]]
+# The bytes a tensor refers to, and how often they had been written to.
+Identity = tuple[int, int, int, int | None]
+
+
+@dataclass
+class Passage:
+    """One call of a watched module in a step.
+
+    Attributes:
+        fqn: the module.
+        received, returned: identity of its first tensor argument / result.
+        before_enter, before_exit: prefetch calls issued in this step when it was entered / left.
+    """
+
+    fqn: str
+    received: Identity | None
+    before_enter: int
+    returned: Identity | None = None
+    before_exit: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One observed prefetch call: identities of weight and dependency (None: no tensor), sizes in bytes."""
+
+    weight: Identity
+    dependency: Identity | None
+    max_size: int
+    offset: int
+
+
+@dataclass
+class Step:
+    """One forward of the whole model."""
+
+    decode: bool
+    calls: list[Call] = field(default_factory=list)
+    passages: list[Passage] = field(default_factory=list)
+
+    def of(self, fqn: str) -> list[Passage]:
+        """The calls of one module in this step."""
+        return [p for p in self.passages if p.fqn == fqn]
+
+
+@dataclass
+class Observation:
+    """A whole run.
+
+    Attributes:
+        outputs: the model's outputs, prefill first.
+        steps: what happened in each forward.
+        stray: calls outside any forward of the whole model.
+        parameters: FQN -> identity, of the running model.
+    """
+
+    outputs: list[torch.Tensor]
+    steps: list[Step]
+    stray: list[Call]
+    parameters: dict[str, Identity]
+
+
+def observe_calls(
+    loaded: LoadedModel,
+    module: nn.Module,
+    watched: Iterable[str],
+    decode_steps: int = 3,
+    observe: Observer | None = None,
+) -> Observation:
+    """Run a prefill and `decode_steps` decode steps and record every prefetch call.
+
+    Args:
+        loaded: knows how to drive the model.
+        module: the model to run.
+        watched: FQNs of the modules whose inputs and outputs may be dependencies, or whose calls are of interest.
+        observe: the observer of the prefetch operator; `models.prefetch.observe` if None.
+    """
+    if observe is None:
+        from models.prefetch import observe as default
+
+        observe = default
+    steps: list[Step] = []
+    stray: list[Call] = []
+    kept: list[Any] = []
+    decoding = False
+
+    def begin_decoding() -> None:
+        nonlocal decoding
+        decoding = True
+
+    with observe() as calls:
+        seen = 0
+
+        def collect(step: Step | None) -> None:
+            # Called at every event, soon after the call: a later in-place change of a dependency must not count.
+            nonlocal seen
+            new = list(calls)[seen:]
+            seen += len(new)
+            kept.extend(new)
+            for weight, dependency, max_size, offset in new:
+                found = identity(dependency) if isinstance(dependency, torch.Tensor) else None
+                (stray if step is None else step.calls).append(Call(identity(weight), found, max_size, offset))
+
+        with _hooks(module, set(watched), steps, kept, collect, lambda: decoding):
+            outputs = loaded.run(module, decode_steps=decode_steps, before_decode=begin_decoding)
+        collect(None)
+    parameters = {name: identity(p) for name, p in module.named_parameters(remove_duplicate=False)}
+    return Observation([o.detach().clone() for o in outputs], steps, stray, parameters)
+
+
+def identity(tensor: torch.Tensor) -> Identity:
+    """Storage address, first byte, number of bytes, version. Views that cover the same bytes are the same."""
+    try:
+        version: int | None = tensor._version
+    except RuntimeError:  # tensors made in inference mode have no version counter
+        version = None
+    storage = tensor.untyped_storage()
+    item = tensor.element_size()
+    return (storage.data_ptr(), int(tensor.storage_offset()) * item, tensor.numel() * item, version)
+
+
+def same_bytes(a: Identity | None, b: Identity | None) -> bool:
+    """The same memory, whatever was written to it in between."""
+    return a is not None and b is not None and a[:3] == b[:3]
+
+
+def same_value(a: Identity | None, b: Identity | None) -> bool:
+    """The same memory with nothing written to it in between."""
+    return same_bytes(a, b) and (a[3] == b[3] or None in (a[3], b[3]))  # type: ignore[index]
+
+
+def first_tensor(values: Any) -> torch.Tensor | None:
+    """The first tensor in nested tuples, lists and mappings."""
+    if isinstance(values, torch.Tensor):
+        return values
+    if isinstance(values, Mapping):
+        values = values.values()
+    elif not isinstance(values, list | tuple):
+        return None
+    return next((t for t in map(first_tensor, values) if t is not None), None)
+
+
+@contextmanager
+def _hooks(
+    module: nn.Module,
+    watched: set[str],
+    steps: list[Step],
+    kept: list[Any],
+    collect: Callable[[Step | None], None],
+    decoding: Callable[[], bool],
+) -> Iterator[None]:
+    """Follow the forwards of the whole model and the calls of the watched modules."""
+    handles = []
+    open_passages: dict[str, list[Passage]] = {}
+
+    def begin(_module: nn.Module, _args: Any) -> None:
+        collect(None)
+        steps.append(Step(decoding()))
+
+    def end(_module: nn.Module, _args: Any, _output: Any) -> None:
+        collect(steps[-1])
+
+    def follow(fqn: str, child: nn.Module) -> None:
+        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            if not steps:
+                return
+            collect(steps[-1])
+            received = first_tensor((args, kwargs))
+            kept.append(received)
+            passage = Passage(fqn, None if received is None else identity(received), len(steps[-1].calls))
+            open_passages.setdefault(fqn, []).append(passage)
+            steps[-1].passages.append(passage)
+
+        def leave(_module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+            if not open_passages.get(fqn):
+                return
+            passage = open_passages[fqn].pop()
+            # A wrap's own hook may have issued calls at this very event, before or after this hook: both are fine.
+            returned = first_tensor(output)
+            kept.append(returned)
+            passage.returned = None if returned is None else identity(returned)
+            collect(steps[-1])
+            passage.before_exit = len(steps[-1].calls)
+
+        handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(child.register_forward_hook(leave, with_kwargs=True))
+
+    try:
+        handles.append(module.register_forward_pre_hook(begin))
+        handles.append(module.register_forward_hook(end))
+        for fqn, child in module.named_modules(remove_duplicate=False):
+            if fqn in watched:
+                follow(fqn, child)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
