@@ -117,7 +117,8 @@ def _passed(baseline: Baseline, planned: int) -> Rung:
         "per decode step, each with the planned weight, dependency and size, in order; none in prefill, "
         "none with the switch off",
         f"prefill 与 {steps} 步 decode 在开关打开、关闭时均与 baseline 逐位一致;"
-        f"每步 decode 有 {planned} 次 prefetch 调用,权重、依赖、大小与顺序均与计划一致;prefill 中没有调用,开关关闭时没有调用",
+        f"每步 decode 有 {planned} 次 prefetch 调用,权重、依赖、大小与顺序均与计划一致;"
+        "prefill 中没有调用,开关关闭时没有调用",
     )
 
 
