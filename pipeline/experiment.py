@@ -1,0 +1,208 @@
+"""From a composed configuration to something that can be run: every part read, checked, loaded, traced, resolved."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from models.problems import Problem, RefusedError, raise_errors
+from pipeline.memo import MEMO, fingerprint
+from pipeline.recipe import Recipe, parse_recipe
+from pipeline.yaml_source import YamlSource
+
+if TYPE_CHECKING:
+    from models.deployment import Deployment
+    from models.loading import LoadedModel, ModelSpec
+    from models.workload import Workload
+    from pipeline.resolve import Resolution
+    from pipeline.simulator import Machine
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The parts of one grid point, each read and checked by itself.
+
+    Attributes:
+        config: the composed configuration, plain.
+        exe_mode: the declared execution mode.
+        draws, seed: of the simulator's bands.
+        warnings: problems that refuse nothing.
+    """
+
+    config: Mapping[str, Any]
+    model: "ModelSpec"
+    recipe: Recipe
+    deployment: "Deployment"
+    machine: "Machine"
+    exe_mode: str
+    draws: int
+    seed: int
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def transform(self) -> str:
+        """`source` or `wrap`."""
+        return str(self.config.get("transform", "source"))
+
+    @property
+    def language(self) -> str:
+        """Language of the report, `en` or `zh`."""
+        return str((self.config.get("report") or {}).get("language", "en"))
+
+    def wants(self, rung: str) -> bool | str:
+        """What `verify.<rung>` says: True, False or `auto`."""
+        value = (self.config.get("verify") or {}).get(rung, True)
+        return value if isinstance(value, bool) else str(value)
+
+    @property
+    def model_key(self) -> str:
+        """Equal for two experiments that run the same model in the same deployment and mode."""
+        return fingerprint(self.config["model"], self.config["deployment"], self.exe_mode)
+
+    @property
+    def machine_key(self) -> str:
+        """Equal for two experiments with the same machine model and the same draws of its unknowns."""
+        return fingerprint(self.config["hardware"], self.draws, self.seed)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment whose recipe was resolved on the real model, full size and tiny.
+
+    Attributes:
+        full: full size on `meta`.
+        tiny: the same structure with small numbers on CPU.
+        workload: one decode step of `full`.
+        resolution: plan and matches on `full`.
+        tiny_resolution: plan on `tiny`, with the byte counts of `full`.
+        problems: all warnings.
+    """
+
+    experiment: Experiment
+    full: "LoadedModel"
+    tiny: "LoadedModel"
+    workload: "Workload"
+    resolution: "Resolution"
+    tiny_resolution: "Resolution"
+    problems: tuple[Problem, ...]
+
+
+def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | None = None) -> Experiment:
+    """Read every part of a composed configuration.
+
+    Args:
+        config: plain mapping with the keys of `conf/config.yaml`.
+        sources: group -> the YAML file behind it, for file and line of problems.
+
+    Raises:
+        RefusedError: with the problems of all parts.
+    """
+    from models.deployment import Deployment
+    from models.loading import ModelSpec
+    from pipeline.simulator import Machine
+
+    sources = sources or {}
+    problems: list[Problem] = []
+
+    def read(group: str, make: Callable[[Mapping[str, Any], str | None], T]) -> T | None:
+        file = sources.get(group)
+        try:
+            return make(config.get(group) or {}, str(file) if file else None)
+        except RefusedError as refused:
+            problems.extend(refused.problems)
+            return None
+
+    model = read("model", ModelSpec.from_mapping)
+    deployment = read("deployment", Deployment.from_mapping)
+    machine = read("hardware", Machine.from_mapping)
+    recipe_file = sources.get("recipe")
+    recipe, found = parse_recipe(
+        config.get("recipe") or {}, YamlSource(recipe_file, "recipe") if recipe_file is not None else None
+    )
+    problems += found
+    if model is not None and recipe.model and recipe.model != model.name:
+        problems.append(
+            Problem(
+                "error",
+                "recipe-for-another-model",
+                f"the recipe {recipe.name} is for the model {recipe.model}, not for {model.name}",
+                "Leave `model=` away, or choose a recipe of that model (npu-recipes list).",
+                "model",
+            )
+        )
+    runtime = config.get("runtime") or {}
+    backend = config.get("backend") or {}
+    problems += _backend_problems(backend)
+    warnings = raise_errors(problems)
+    assert model is not None and deployment is not None and machine is not None
+    return Experiment(
+        config,
+        model,
+        recipe,
+        deployment,
+        machine,
+        str(runtime.get("exe_mode", "")),
+        backend.get("draws", 256),
+        backend.get("seed", 0),
+        tuple(warnings),
+    )
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load, trace and resolve. What another grid point has done already is reused.
+
+    Raises:
+        RefusedError: with every problem of the recipe on this model.
+    """
+    from pipeline.resolve import resolve
+
+    full, workload = _model(experiment, "full")
+    key = fingerprint(experiment.model_key, experiment.machine_key, experiment.config["recipe"])
+    resolution = MEMO.get(
+        "resolved recipe",
+        key,
+        lambda: resolve(experiment.recipe, full, workload, experiment.machine, exe_mode=experiment.exe_mode),
+    )
+    problems = _once((*experiment.warnings, *resolution.problems))
+    raise_errors(problems)
+    tiny, tiny_workload = _model(experiment, "tiny")
+    sizes = {m.target: (m.theoretical_size, m.max_size) for m in resolution.matches}
+    tiny_resolution = MEMO.get(
+        "recipe resolved on the tiny model",
+        key,
+        lambda: resolve(experiment.recipe, tiny, tiny_workload, sizes=sizes, exe_mode=experiment.exe_mode),
+    )
+    raise_errors(tiny_resolution.problems)
+    return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, tuple(problems))
+
+
+def _model(experiment: Experiment, size: Any) -> "tuple[LoadedModel, Workload]":
+    from models.loading import load
+    from models.trace import trace
+
+    def make() -> "tuple[LoadedModel, Workload]":
+        loaded = load(experiment.model, experiment.deployment, experiment.exe_mode, size)
+        return loaded, trace(loaded)
+
+    return MEMO.get(f"{size} model and its traced decode step", experiment.model_key, make)
+
+
+def _backend_problems(backend: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for key in sorted(set(backend) - {"name", "draws", "seed"}):
+        problems.append(
+            Problem("error", "unknown-key", f"unknown key `{key}`", "Known: name, draws, seed.", f"backend.{key}")
+        )
+    draws, seed = backend.get("draws", 256), backend.get("seed", 0)
+    if not isinstance(draws, int) or isinstance(draws, bool) or not 16 <= draws <= 100_000:
+        message = f"`{draws}` is not a number of draws between 16 and 100000"
+        problems.append(Problem("error", "bad-value", message, "256 is enough for a 10-90 % band.", "backend.draws"))
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        problems.append(Problem("error", "bad-value", f"`{seed}` is not a seed (0, 1, 2, ...)", "", "backend.seed"))
+    return problems
+
+
+def _once(problems: "tuple[Problem, ...]") -> list[Problem]:
+    return list(dict.fromkeys(problems))
