@@ -3,8 +3,9 @@
 Bytes are integers or floats of one die's share after sharding; FLOPs count a multiply-add as two.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal
 
 Engine = Literal["cube", "vector", "mix", "communication", "idle"]
 
@@ -102,17 +103,62 @@ class Workload:
     tokens: float = 1.0
     weight_bytes: dict[str, int] = field(default_factory=dict)
 
+    @cached_property
+    def _readers(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, list[int]] = {}
+        for kernel in self.kernels:
+            for weight in dict.fromkeys(w.weight for w in kernel.weights):
+                found.setdefault(weight, []).append(kernel.index)
+        return {weight: tuple(indices) for weight, indices in found.items()}
+
+    @cached_property
+    def _ancestors(self) -> list[int]:
+        """For every kernel, the set of its ancestors as the bits of an integer."""
+        masks: list[int] = []
+        for kernel in self.kernels:
+            mask = 0
+            for k in kernel.inputs:  # inputs come earlier in program order
+                mask |= masks[k] | 1 << k
+            masks.append(mask)
+        return masks
+
     def readers(self, weight: str) -> tuple[int, ...]:
         """Indices of the kernels that read this parameter, in program order."""
-        return tuple(k.index for k in self.kernels if any(w.weight == weight for w in k.weights))
+        return self._readers.get(weight, ())
 
     def ancestors(self, kernel: int) -> set[int]:
         """Indices of all kernels whose results flow into `kernel` (itself not included)."""
-        seen: set[int] = set()
-        stack = list(self.kernels[kernel].inputs)
-        while stack:
-            k = stack.pop()
-            if k not in seen:
-                seen.add(k)
-                stack.extend(self.kernels[k].inputs)
-        return seen
+        mask = self._ancestors[kernel]
+        return {k for k in range(kernel) if mask >> k & 1}
+
+    def is_ancestor(self, ancestor: int, kernel: int) -> bool:
+        """Whether results of `ancestor` flow into `kernel`, directly or through others."""
+        return bool(self._ancestors[kernel] >> ancestor & 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """A compact listing: kernels without the fields that have their default value."""
+        return {
+            "layers": self.layers,
+            "tokens": self.tokens,
+            "kernels": [_kernel_json(k) for k in self.kernels],
+        }
+
+
+def _kernel_json(kernel: Kernel) -> dict[str, Any]:
+    listing: dict[str, Any] = {}
+    for f in fields(kernel):
+        value = getattr(kernel, f.name)
+        if f.name == "weights":
+            value = {w.weight: _read_json(w) for w in value}
+        elif f.name == "inputs":
+            value = list(value)
+        if value != f.default and value not in ({}, []):
+            listing[f.name] = value
+    return listing
+
+
+def _read_json(read: WeightRead) -> dict[str, Any]:
+    listing: dict[str, Any] = {"bytes": read.stored_bytes}
+    if (read.share_low, read.share, read.share_high) != (1.0, 1.0, 1.0):
+        listing["share"] = [read.share_low, read.share, read.share_high]
+    return listing

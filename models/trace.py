@@ -1,0 +1,345 @@
+"""Trace one decode step of a loaded model into a workload: what the NPU would launch, and what flows where."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models import glue
+from models.dataflow import NONE, Producers, Weights, storage_id, tensors_in, touched_bytes
+from models.kernels import Cost, KernelType, recording
+from models.problems import Problem, RefusedError
+from models.workload import Engine, Kernel, ModuleCall, WeightRead, Workload
+
+FULL = (1.0, 1.0, 1.0)
+
+
+class Traceable(Protocol):
+    """What a trace needs of a `LoadedModel`."""
+
+    module: nn.Module
+    root: str
+    layers: str
+    deployment: Any
+
+    def decode_once(self) -> torch.Tensor: ...
+
+
+def trace(loaded: Traceable) -> Workload:
+    """Run one decode step and record its kernels in program order.
+
+    Functions marked with `models.kernels.kernel` are one kernel each, whatever they compute inside; aten ops between
+    them become kernels of their own (`models.glue`), views and constants none. What `decode_once` computes before it
+    calls the model (positions, caches) is input of the step, not part of it.
+
+    Args:
+        loaded: a model on `meta` (full size) or on CPU.
+
+    Returns:
+        The workload. Equal for equal models: nothing depends on time, addresses or hashing.
+
+    Raises:
+        RefusedError: the model looks at values of tensors (`.item()`, `nonzero`), which `meta` does not have.
+    """
+    tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.")
+    with torch.no_grad(), tracer.hooks(), recording(tracer), tracer:
+        loaded.decode_once()
+    return Workload(
+        kernels=tuple(tracer.kernels),
+        calls={fqn: tuple(calls) for fqn, calls in tracer.calls.items()},
+        layers=len(loaded.module.get_submodule(f"{loaded.root}.{loaded.layers}".strip("."))),  # type: ignore[arg-type]
+        tokens=float(getattr(loaded.deployment, "tokens_per_step", 1.0)),
+        weight_bytes=tracer.weights.bytes,
+    )
+
+
+@cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+class _Reads:
+    """What one kernel reads: weights with the share of each, activations, and the kernels they come from."""
+
+    def __init__(self, tracer: "_Tracer") -> None:
+        self._tracer = tracer
+        self.weights: dict[str, list[float]] = {}
+        self.inputs: set[int] = set()
+        self.activation_bytes = 0
+        self._views: set[tuple] = set()
+
+    def add(self, tensor: torch.Tensor, shares: tuple[float, float, float] = FULL) -> None:
+        names = self._tracer.weights.of(tensor)
+        view = (storage_id(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        again = view in self._views
+        self._views.add(view)
+        self.inputs |= self._tracer.producers.of(tensor)
+        if again:
+            return
+        if not names:
+            self.activation_bytes += touched_bytes(tensor)
+        for name in names:
+            part = min(1.0, touched_bytes(tensor) / max(1, self._tracer.weights.bytes[name]))
+            before = self.weights.setdefault(name, [0.0, 0.0, 0.0])
+            self.weights[name] = [min(1.0, old + part * share) for old, share in zip(before, shares, strict=True)]
+
+    def weight_reads(self) -> tuple[WeightRead, ...]:
+        stored = self._tracer.weights.bytes
+        return tuple(
+            WeightRead(name, stored[name], share=nominal, share_low=low, share_high=high)
+            for name, (low, nominal, high) in self.weights.items()
+        )
+
+
+class _Tracer(TorchDispatchMode):
+    """Recorder of marked kernels, module calls and aten ops of one step."""
+
+    def __init__(self, module: nn.Module, layer_prefix: str) -> None:
+        super().__init__()
+        self.kernels: list[Kernel] = []
+        self.calls: dict[str, list[ModuleCall]] = {}
+        self.weights = Weights(module)
+        self.producers = Producers()
+        self._module = module
+        self._layer_prefix = layer_prefix
+        self._events = 0
+        self._stack: list[tuple[str, int, int | None]] = []
+        self._streams = ["main"]
+        self._cores = [0]
+        self._inside: _Inside | None = None
+
+    # --- modules -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Observe the enter and exit of every module; other hooks run first, so what we see is final."""
+        with ExitStack() as stack:
+            for fqn, module in self._module.named_modules():
+                stack.callback(module.register_forward_pre_hook(self._entering(fqn), with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(self._exiting).remove)
+            yield
+
+    def _entering(self, fqn: str) -> Callable[..., None]:
+        def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            self._stack.append((fqn, self._event(), self._producer(args) if args else self._producer(kwargs)))
+
+        return enter
+
+    def _exiting(self, _module: nn.Module, _args: tuple, output: Any) -> None:
+        fqn, entered, input_kernel = self._stack.pop()
+        call = ModuleCall(fqn, entered, self._event(), input_kernel, self._producer(output))
+        self.calls.setdefault(fqn, []).append(call)
+
+    def _event(self) -> int:
+        self._events += 1
+        return self._events - 1
+
+    def _producer(self, value: Any) -> int | None:
+        """The last kernel, in program order, that wrote the first tensor of a value."""
+        first = next(tensors_in(value), None)
+        return max(self.producers.of(first), default=None) if first is not None else None
+
+    # --- what models.kernels sends ------------------------------------------------------------------------------
+
+    def stream(self, label: str) -> AbstractContextManager[None]:
+        return _pushed(self._streams, label)
+
+    def cores(self, aic: int, aiv: int) -> AbstractContextManager[None]:
+        return _pushed(self._cores, aic)
+
+    def kernel(self, kind: KernelType, function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        if self._inside is not None:  # part of a fused kernel
+            return function(*args, **kwargs)
+        cost = kind.cost(*args, **kwargs)
+        reads = _Reads(self)
+        for name, value in _signature(function).bind(*args, **kwargs).arguments.items():
+            for tensor in tensors_in(value):
+                reads.add(tensor, cost.shares.get(name, FULL))
+        inside = self._inside = _Inside(len(self.kernels), reads)
+        try:
+            result = _detached(function(*args, **kwargs), inside)
+        finally:
+            self._inside = None
+        self._launch(cost.op or kind.op, kind.engine, cost, reads, list(tensors_in(result)))
+        return result
+
+    def _launch(self, op: str, engine: Engine, cost: Cost, reads: _Reads, results: list[torch.Tensor]) -> None:
+        index = len(self.kernels)
+        for tensor in results:
+            if tensor not in self.producers:
+                self.producers.create(tensor, frozenset((index,)))
+        other = cost.other_bytes
+        if other is None:
+            other = float(reads.activation_bytes + sum(touched_bytes(t) for t in results))
+        module = self._stack[-1][0] if self._stack else ""
+        rest = module.removeprefix(self._layer_prefix)
+        number = rest.split(".", 1)[0] if rest != module else ""
+        self.kernels.append(
+            Kernel(
+                index=index,
+                op=op,
+                module=module,
+                engine=engine,
+                stream=self._streams[-1],
+                cores=self._cores[-1],
+                flops=float(cost.flops),
+                flops_dtype=cost.flops_dtype,
+                weights=reads.weight_reads(),
+                other_bytes=float(other),
+                comm_bytes=float(cost.comm_bytes),
+                comm_ranks=cost.comm_ranks,
+                inputs=tuple(sorted(reads.inputs - {index})),
+                layer=int(number) if number.isdigit() else None,
+                fixed_us=cost.fixed_us,
+            )
+        )
+
+    # --- aten ops -----------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        op = glue.describe(func)
+        if op.composite:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        tensors = [*tensors_in(args), *tensors_in(kwargs)]
+        written = [
+            t
+            for position, name in op.written
+            for t in tensors_in(args[position] if position < len(args) else kwargs.get(name))
+        ]
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if op.data_dependent and any(t.is_meta for t in tensors):
+                raise RefusedError([_needs_values(func, self._stack[-1][0] if self._stack else "")]) from error
+            raise
+        known = {storage_id(t) for t in tensors}
+        fresh = [t for t in tensors_in(result) if storage_id(t) not in known]
+        if not (written or fresh):
+            pass  # a view, whose users are the readers; or an op without results, such as a prefetch
+        elif self._inside is not None:
+            self._inside.saw(self, op, tensors, written, fresh)
+        elif op.constant:
+            pass
+        elif not self._stack:
+            self._outside(tensors, written, fresh)
+        else:
+            self._glue(func, op, args, kwargs, tensors, written, fresh, result)
+        return result
+
+    def _outside(self, tensors: list[torch.Tensor], written: list[torch.Tensor], fresh: list[torch.Tensor]) -> None:
+        """An op of the code around the model: no kernel of the step, but what flows in flows out."""
+        flow = NONE.union(*(self.producers.of(t) for t in tensors))
+        if flow:
+            for tensor in fresh:
+                self.producers.create(tensor, flow)
+            for tensor in written:
+                self.producers.write(tensor, flow)
+
+    def _glue(
+        self,
+        func: Any,
+        op: glue.Glue,
+        args: tuple,
+        kwargs: dict,
+        tensors: list[torch.Tensor],
+        written: list[torch.Tensor],
+        fresh: list[torch.Tensor],
+        result: Any,
+    ) -> None:
+        reads = _Reads(self)
+        ids = () if op.reads_written else tuple(id(t) for t in written)
+        rows = sum(touched_bytes(t) for t in fresh)
+        for i, tensor in enumerate(t for t in tensors if id(t) not in ids):
+            if i == 0 and op.lookup:
+                share = min(1.0, rows / max(1, touched_bytes(tensor)))
+                reads.add(tensor, (share, share, share))
+                if not self.weights.of(tensor):
+                    reads.activation_bytes += rows - touched_bytes(tensor)
+            else:
+                reads.add(tensor)
+        index = len(self.kernels)
+        for tensor in written:
+            self.producers.write(tensor, frozenset((index,)))
+        cost = Cost(flops=glue.flops_of(func, args, kwargs, result), flops_dtype=glue.flops_dtype_of(tensors))
+        self._launch(op.name, op.engine, cost, reads, [*written, *fresh])
+
+
+class _Inside:
+    """What happens inside one marked kernel: everything it reads or writes that existed before it."""
+
+    def __init__(self, index: int, reads: _Reads) -> None:
+        self._index = index
+        self._reads = reads
+        self._own: set[int] = set()
+        self._arguments = frozenset(reads.weights)
+        self.written: set[int] = set()
+
+    def is_result(self, tensor: torch.Tensor) -> bool:
+        """Whether the kernel made this tensor or wrote into it."""
+        return storage_id(tensor) in self._own or storage_id(tensor) in self.written
+
+    def saw(
+        self,
+        tracer: _Tracer,
+        op: glue.Glue,
+        tensors: list[torch.Tensor],
+        written: list[torch.Tensor],
+        fresh: list[torch.Tensor],
+    ) -> None:
+        for tensor in tensors:
+            if storage_id(tensor) in self._own or op.constant:
+                continue
+            if not op.reads_written and any(tensor is w for w in written):
+                continue
+            self._reads.inputs |= tracer.producers.of(tensor)
+            if not self._arguments.issuperset(tracer.weights.of(tensor)):
+                self._reads.add(tensor)  # a weight that came in by another way than an argument
+        for tensor in written:
+            if storage_id(tensor) not in self._own:
+                tracer.producers.write(tensor, frozenset((self._index,)))
+                self.written.add(storage_id(tensor))
+        self._own.update(storage_id(t) for t in fresh)
+
+
+def _detached(result: Any, inside: _Inside) -> Any:
+    """The result with own memory where the plain meaning of a kernel gave an argument back unchanged.
+
+    On the NPU such a kernel (a cast that is no cast on CPU) still produces its result; users of the argument must not
+    seem to depend on it.
+    """
+    if isinstance(result, torch.Tensor):
+        if inside.is_result(result):
+            return result
+        return result.clone()
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*(_detached(r, inside) for r in result))
+    if isinstance(result, tuple | list):
+        return type(result)(_detached(r, inside) for r in result)
+    return result
+
+
+@contextmanager
+def _pushed(stack: list[Any], value: Any) -> Iterator[None]:
+    stack.append(value)
+    try:
+        yield
+    finally:
+        stack.pop()
+
+
+def _needs_values(func: Any, module: str) -> Problem:
+    return Problem(
+        "error",
+        "data-dependent-model",
+        f"{module or 'the model'} looks at values of tensors ({func}), which full-size models on meta do not have",
+        "Use a decode step without data-dependent control flow (padded experts, static caches).",
+    )
