@@ -14,9 +14,8 @@ from models import glue
 from models.dataflow import NONE, Producers, Weights, storage_id, tensors_in, touched_bytes
 from models.kernels import Cost, KernelType, recording
 from models.problems import Problem, RefusedError
-from models.workload import Engine, Kernel, ModuleCall, WeightRead, Workload
-
-FULL = (1.0, 1.0, 1.0)
+from models.reads import FULL, Inside, Reads, own_result
+from models.workload import Engine, Kernel, ModuleCall, Workload
 
 
 class Traceable(Protocol):
@@ -35,7 +34,8 @@ def trace(loaded: Traceable) -> Workload:
 
     Functions marked with `models.kernels.kernel` are one kernel each, whatever they compute inside; aten ops between
     them become kernels of their own (`models.glue`), views and constants none. What `decode_once` computes before it
-    calls the model (positions, caches) is input of the step, not part of it.
+    calls the model (positions, caches) is input of the step, not part of it. Idle time that the deployment declares
+    (`idle_us`) follows the step's last result.
 
     Args:
         loaded: a model on `meta` (full size) or on CPU.
@@ -48,7 +48,10 @@ def trace(loaded: Traceable) -> Workload:
     """
     tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.")
     with torch.no_grad(), tracer.hooks(), recording(tracer), tracer:
-        loaded.decode_once()
+        output = loaded.decode_once()
+    idle = float(getattr(loaded.deployment, "idle_us", 0.0))
+    if idle > 0:
+        tracer.idle(idle, output)
     return Workload(
         kernels=tuple(tracer.kernels),
         calls={fqn: tuple(calls) for fqn, calls in tracer.calls.items()},
@@ -61,39 +64,6 @@ def trace(loaded: Traceable) -> Workload:
 @cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
-
-
-class _Reads:
-    """What one kernel reads: weights with the share of each, activations, and the kernels they come from."""
-
-    def __init__(self, tracer: "_Tracer") -> None:
-        self._tracer = tracer
-        self.weights: dict[str, list[float]] = {}
-        self.inputs: set[int] = set()
-        self.activation_bytes = 0
-        self._views: set[tuple] = set()
-
-    def add(self, tensor: torch.Tensor, shares: tuple[float, float, float] = FULL) -> None:
-        names = self._tracer.weights.of(tensor)
-        view = (storage_id(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        again = view in self._views
-        self._views.add(view)
-        self.inputs |= self._tracer.producers.of(tensor)
-        if again:
-            return
-        if not names:
-            self.activation_bytes += touched_bytes(tensor)
-        for name in names:
-            part = min(1.0, touched_bytes(tensor) / max(1, self._tracer.weights.bytes[name]))
-            before = self.weights.setdefault(name, [0.0, 0.0, 0.0])
-            self.weights[name] = [min(1.0, old + part * share) for old, share in zip(before, shares, strict=True)]
-
-    def weight_reads(self) -> tuple[WeightRead, ...]:
-        stored = self._tracer.weights.bytes
-        return tuple(
-            WeightRead(name, stored[name], share=nominal, share_low=low, share_high=high)
-            for name, (low, nominal, high) in self.weights.items()
-        )
 
 
 class _Tracer(TorchDispatchMode):
@@ -111,7 +81,7 @@ class _Tracer(TorchDispatchMode):
         self._stack: list[tuple[str, int, int | None]] = []
         self._streams = ["main"]
         self._cores = [0]
-        self._inside: _Inside | None = None
+        self._inside: Inside | None = None
 
     # --- modules -----------------------------------------------------------------------------------------------
 
@@ -156,19 +126,19 @@ class _Tracer(TorchDispatchMode):
         if self._inside is not None:  # part of a fused kernel
             return function(*args, **kwargs)
         cost = kind.cost(*args, **kwargs)
-        reads = _Reads(self)
+        reads = Reads(self.weights, self.producers)
         for name, value in _signature(function).bind(*args, **kwargs).arguments.items():
             for tensor in tensors_in(value):
                 reads.add(tensor, cost.shares.get(name, FULL))
-        inside = self._inside = _Inside(len(self.kernels), reads)
+        inside = self._inside = Inside(len(self.kernels), reads)
         try:
-            result = _detached(function(*args, **kwargs), inside)
+            result = own_result(function(*args, **kwargs), inside)
         finally:
             self._inside = None
         self._launch(cost.op or kind.op, kind.engine, cost, reads, list(tensors_in(result)))
         return result
 
-    def _launch(self, op: str, engine: Engine, cost: Cost, reads: _Reads, results: list[torch.Tensor]) -> None:
+    def _launch(self, op: str, engine: Engine, cost: Cost, reads: Reads, results: list[torch.Tensor]) -> None:
         index = len(self.kernels)
         for tensor in results:
             if tensor not in self.producers:
@@ -199,6 +169,13 @@ class _Tracer(TorchDispatchMode):
             )
         )
 
+    def idle(self, microseconds: float, after: Any) -> None:
+        """The die waits this long once `after` has been produced."""
+        reads = Reads(self.weights, self.producers)
+        for tensor in tensors_in(after):
+            reads.inputs |= self.producers.of(tensor)
+        self._launch("Idle", "idle", Cost(other_bytes=0.0, fixed_us=microseconds), reads, [])
+
     # --- aten ops -----------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -226,7 +203,7 @@ class _Tracer(TorchDispatchMode):
         if not (written or fresh):
             pass  # a view, whose users are the readers; or an op without results, such as a prefetch
         elif self._inside is not None:
-            self._inside.saw(self, op, tensors, written, fresh)
+            self._inside.saw(op, tensors, written, fresh)
         elif op.constant:
             pass
         elif not self._stack:
@@ -255,7 +232,7 @@ class _Tracer(TorchDispatchMode):
         fresh: list[torch.Tensor],
         result: Any,
     ) -> None:
-        reads = _Reads(self)
+        reads = Reads(self.weights, self.producers)
         ids = () if op.reads_written else tuple(id(t) for t in written)
         rows = sum(touched_bytes(t) for t in fresh)
         for i, tensor in enumerate(t for t in tensors if id(t) not in ids):
@@ -271,60 +248,6 @@ class _Tracer(TorchDispatchMode):
             self.producers.write(tensor, frozenset((index,)))
         cost = Cost(flops=glue.flops_of(func, args, kwargs, result), flops_dtype=glue.flops_dtype_of(tensors))
         self._launch(op.name, op.engine, cost, reads, [*written, *fresh])
-
-
-class _Inside:
-    """What happens inside one marked kernel: everything it reads or writes that existed before it."""
-
-    def __init__(self, index: int, reads: _Reads) -> None:
-        self._index = index
-        self._reads = reads
-        self._own: set[int] = set()
-        self._arguments = frozenset(reads.weights)
-        self.written: set[int] = set()
-
-    def is_result(self, tensor: torch.Tensor) -> bool:
-        """Whether the kernel made this tensor or wrote into it."""
-        return storage_id(tensor) in self._own or storage_id(tensor) in self.written
-
-    def saw(
-        self,
-        tracer: _Tracer,
-        op: glue.Glue,
-        tensors: list[torch.Tensor],
-        written: list[torch.Tensor],
-        fresh: list[torch.Tensor],
-    ) -> None:
-        for tensor in tensors:
-            if storage_id(tensor) in self._own or op.constant:
-                continue
-            if not op.reads_written and any(tensor is w for w in written):
-                continue
-            self._reads.inputs |= tracer.producers.of(tensor)
-            if not self._arguments.issuperset(tracer.weights.of(tensor)):
-                self._reads.add(tensor)  # a weight that came in by another way than an argument
-        for tensor in written:
-            if storage_id(tensor) not in self._own:
-                tracer.producers.write(tensor, frozenset((self._index,)))
-                self.written.add(storage_id(tensor))
-        self._own.update(storage_id(t) for t in fresh)
-
-
-def _detached(result: Any, inside: _Inside) -> Any:
-    """The result with own memory where the plain meaning of a kernel gave an argument back unchanged.
-
-    On the NPU such a kernel (a cast that is no cast on CPU) still produces its result; users of the argument must not
-    seem to depend on it.
-    """
-    if isinstance(result, torch.Tensor):
-        if inside.is_result(result):
-            return result
-        return result.clone()
-    if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*(_detached(r, inside) for r in result))
-    if isinstance(result, tuple | list):
-        return type(result)(_detached(r, inside) for r in result)
-    return result
 
 
 @contextmanager

@@ -85,14 +85,14 @@ class Linear(nn.Module):
         return matmul(x, self.weight)
 
 
-def traced(module, *inputs, device="meta", root="", tokens=1.0) -> Workload:
+def traced(module, *inputs, device="meta", root="", **deployment) -> Workload:
     module = module.to(device)
     inputs = inputs or (torch.ones(4, 8),)
     loaded = SimpleNamespace(
         module=module,
         root=root,
         layers="layers",
-        deployment=SimpleNamespace(tokens_per_step=tokens),
+        deployment=SimpleNamespace(**deployment),
         decode_once=lambda: module(*(x.to(device) for x in inputs)),
     )
     return trace(loaded)
@@ -114,7 +114,7 @@ def ops(workload: Workload) -> list[str]:
 
 
 def test_a_marked_function_is_one_kernel_with_its_cost_and_weight():
-    work = traced(Model(layer_of(lambda self, x: self.up(x), up=(16, 8))), tokens=6.0)
+    work = traced(Model(layer_of(lambda self, x: self.up(x), up=(16, 8))), tokens_per_step=6.0)
     (k,) = work.kernels
     assert (k.op, k.module, k.engine, k.layer, k.stream, k.cores) == ("MatMul", "layers.0.up", "cube", 0, "main", 0)
     assert k.weights == (WeightRead("layers.0.up.weight", 512),)
@@ -132,6 +132,13 @@ def test_cost_overrides_shares_communication_and_idle_time():
     assert (gather.comm_bytes, gather.comm_ranks) == (3.0, 8)
     assert (gmm.op, gmm.other_bytes) == ("QuantGroupedMatmul", 7.0)
     assert gmm.weights == (WeightRead("layers.0.stack", 768, share=0.5, share_low=0.2, share_high=0.8),)
+
+
+def test_idle_time_of_the_deployment_follows_the_last_result():
+    forward = lambda self, x: (self.a(x), self.b(x))[0]  # noqa: E731
+    first, _, gap = traced(Model(layer_of(forward, a=(8, 8), b=(8, 8))), idle_us=40.0).kernels
+    assert (gap.op, gap.engine, gap.fixed_us, gap.other_bytes, gap.layer) == ("Idle", "idle", 40.0, 0.0, None)
+    assert gap.inputs == (first.index,)
 
 
 def test_a_marked_function_inside_another_is_part_of_it():
