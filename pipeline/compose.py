@@ -1,0 +1,321 @@
+"""Composition: from overrides to the plain configuration of every grid point, before anything runs.
+
+A recipe file can't select the groups beside it (Hydra reads a config's defaults only for its own package), so that
+is done here: the recipe is composed first, and the model, deployment, hardware and runtime it names are selected
+unless the command line says otherwise.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from models.problems import Problem, RefusedError
+from pipeline.overrides import GROUPS, UserOverride, did_you_mean
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+SELECTED = ("model", "deployment", "hardware", "runtime")  # by the recipe
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "format": ("text", "json"),
+    "transform": ("source", "wrap"),
+    "report.language": ("en", "zh"),
+    "verify.compiles": (True, False, "auto"),
+    "verify.numerics": (True, False, "auto"),
+    "verify.graph": (True, False, "auto"),
+    "trial.fresh": (True, False),
+    "sweep.fail_fast": (True, False),
+}
+_LATER = {
+    "npu": "measuring on a real NPU is not in this version",
+    "command": "measuring by a user's own command is not in this version",
+}
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """One point of the grid: what Hydra gets, and what a user would type for it alone.
+
+    Attributes:
+        overrides: complete for Hydra, with the groups that the recipe selects.
+        typed: the same as a user types it, for `run it again`.
+        varying: key -> value of what differs between the points, in the order of the command line.
+        choices: group -> option.
+        config: the composed configuration, resolved, plain.
+    """
+
+    overrides: tuple[str, ...]
+    typed: tuple[str, ...]
+    varying: Mapping[str, str]
+    choices: Mapping[str, str]
+    config: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """`coefficient=0.5 only=[router]`; "" if the grid has one point."""
+        return " ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.varying.items())
+
+    def sources(self, folders: Sequence[Path] = (CONF,)) -> dict[str, Path]:
+        """Group -> the YAML file that its option comes from."""
+        found = {group: option_file(group, name, folders) for group, name in self.choices.items()}
+        return {group: path for group, path in found.items() if path}
+
+
+def compose_grid(overrides: Sequence[UserOverride], sweep: bool, folders: Sequence[Path] = (CONF,)) -> list[GridPoint]:
+    """Compose every grid point.
+
+    Args:
+        overrides: parsed by `read_overrides`.
+        sweep: `-m` was given; without it more than one value for a key is a problem.
+        folders: config folders, the first one wins; `CONF` is one of them.
+
+    Raises:
+        RefusedError: with the problems of all points.
+    """
+    problems: list[Problem] = []
+    if not sweep:
+        for override in overrides:
+            if override.is_sweep:
+                fix = "Add -m to run one trial per value; a list is written [a,b]."
+                message = f"`{override.typed}` has more than one value, and this is no sweep"
+                problems.append(Problem("error", "sweep-without-m", message, fix, override.key))
+    if problems:
+        raise RefusedError(problems)
+    points: list[GridPoint] = []
+    with hydra(folders):
+        for combination in _combinations(overrides):
+            point, found = _compose_point(combination, folders)
+            problems += [p for p in found if p not in problems]
+            if point is not None:
+                points.append(point)
+    if problems:
+        raise RefusedError(problems)
+    return points
+
+
+@contextmanager
+def hydra(folders: Sequence[Path] = (CONF,)) -> Iterator[Any]:
+    """Hydra, initialised on `CONF`; yields the object that composes and runs. The search path is in the overrides."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    import pipeline.task  # noqa: F401  registers the resolver and the sweeper
+
+    with initialize_config_dir(config_dir=str(CONF), job_name="npu-recipes", version_base="1.3"):
+        yield GlobalHydra.instance().hydra
+
+
+def options(group: str, folders: Sequence[Path] = (CONF,)) -> dict[str, Path]:
+    """Option -> file of a config group, e.g. `longcat_flash/decode_prefetch`."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted((folder / group).rglob("*.yaml")):
+            found.setdefault(path.relative_to(folder / group).with_suffix("").as_posix(), path)
+    return found
+
+
+def option_file(group: str, name: str | None, folders: Sequence[Path] = (CONF,)) -> Path | None:
+    """The file of an option, None if there is none."""
+    for folder in folders:
+        path = folder / group / f"{name}.yaml"
+        if name and path.is_file():
+            return path
+    return None
+
+
+def search_path_overrides(folders: Sequence[Path]) -> list[str]:
+    """Hydra's override that adds the folders beside `CONF`; empty if there are none."""
+    from pipeline.overrides import quote
+
+    extra = [quote(f"file://{folder.resolve()}") for folder in folders if folder != CONF]
+    return [f"hydra.searchpath=[{','.join(extra)}]"] if extra else []
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """An override with one of its values."""
+
+    override: UserOverride
+    value: str | None
+
+    @property
+    def typed(self) -> str:
+        if not self.override.is_sweep:
+            return self.override.typed
+        return f"{self.override.key}={self.value}"
+
+
+def _combinations(overrides: Sequence[UserOverride]) -> Iterator[tuple[_Chosen, ...]]:
+    """All grid points, the last key varying fastest."""
+    per_key = [[_Chosen(o, v) for v in o.values] or [_Chosen(o, None)] for o in overrides]
+    yield from itertools.product(*per_key)
+
+
+def _compose_point(
+    combination: Sequence[_Chosen], folders: Sequence[Path]
+) -> tuple[GridPoint | None, list[Problem]]:
+    chosen = {c.override.key: c.value or "" for c in combination if c.override.key in GROUPS}
+    choices, problems = _choose(chosen, folders)
+    if problems:
+        return None, problems
+    values = [c for c in combination if c.override.key not in GROUPS]
+    texts = [f"{group}={name}" for group, name in choices.items()]
+    # Deletions come first, so that `~x` together with `x={...}` replaces x whatever their order.
+    values = sorted(values, key=lambda c: c.override.sign != "~")
+    texts += [c.override.hydra(c.value) for c in values] + search_path_overrides(folders)
+    config, problem = _compose(texts)
+    if problem is not None:
+        return None, _missing_deletions(combination, choices, folders) or [problem]
+    problems = _check_values(config)
+    if problems:
+        return None, problems
+    typed = tuple(c.typed for c in combination)
+    varying = {c.override.key: c.value or "" for c in combination if c.override.is_sweep}
+    return GridPoint(tuple(texts), typed, varying, choices, config), []
+
+
+def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[Problem]]:
+    """Group -> option, with the recipe's selection filled in."""
+    problems: list[Problem] = []
+    for group, name in chosen.items():
+        if group == "backend" and name in _LATER:
+            fix = "Use backend=simulator (modelled)."
+            problems.append(Problem("error", "backend-not-available", f"backend={name}: {_LATER[name]}", fix, group))
+        elif option_file(group, name, folders) is None:
+            problems.append(_unknown_option(group, name, folders))
+    if "recipe" not in chosen:
+        known = ", ".join(options("recipe", folders)) or "none"
+        fix = f"Add recipe=NAME. Known recipes: {known}."
+        problems.append(Problem("error", "no-recipe", "no recipe was chosen", fix, "recipe"))
+    elif option_file("recipe", chosen["recipe"], folders) is not None:
+        selection, problem = _selection(chosen["recipe"], tuple(folders))
+        if problem is not None:
+            return {}, [*problems, problem]
+        names = dict(selection)
+        if "model" in chosen and names.get("model") not in (None, chosen["model"]):
+            message = f"recipe {chosen['recipe']} is for model {names['model']}, not {chosen['model']}"
+            fix = "Leave model= away, or choose a recipe of that model."
+            problems.append(Problem("error", "recipe-for-another-model", message, fix, "model"))
+        for group in SELECTED:
+            if group not in chosen:
+                problems += _check_selected(group, names.get(group), chosen["recipe"], folders)
+        chosen = {**{g: str(n) for g, n in names.items() if n}, **chosen}
+    return {"backend": "simulator", **chosen}, problems
+
+
+def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path]) -> list[Problem]:
+    if not name:
+        message = f"recipe {recipe} names no {group}"
+        return [Problem("error", "no-" + group, message, f"Add {group}=NAME, or `{group}:` to the recipe.", group)]
+    if option_file(group, str(name), folders) is None:
+        problem = _unknown_option(group, str(name), folders)
+        file = str(option_file("recipe", recipe, folders))
+        return [Problem("error", problem.code, problem.message, problem.fix, f"recipe.{group}", file)]
+    return []
+
+
+def _unknown_option(group: str, name: str, folders: Sequence[Path]) -> Problem:
+    known = list(options(group, folders))
+    message = f"there is no {group} `{name}`.{did_you_mean(name, known)}"
+    return Problem("error", f"unknown-{group}", message, f"Known: {', '.join(known) or 'none'}.", group)
+
+
+@cache
+def _selection(recipe: str, folders: tuple[Path, ...]) -> tuple[tuple[tuple[str, Any], ...], Problem | None]:
+    """What the recipe (with what it inherits) says about the groups beside it."""
+    config, problem = _compose([f"recipe={recipe}", *search_path_overrides(folders)])
+    if problem is not None:
+        return (), problem
+    data = config.get("recipe")
+    if not isinstance(data, Mapping):
+        file = str(option_file("recipe", recipe, folders))
+        return (), Problem("error", "not-a-mapping", "the file is not a mapping of keys", "", "recipe", file)
+    return tuple((group, data.get(group)) for group in SELECTED), None
+
+
+def _compose(overrides: Sequence[str]) -> tuple[dict[str, Any], Problem | None]:
+    """The configuration without Hydra's own part, or what is wrong with it."""
+    import yaml
+    from hydra import compose
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        config = compose("config", list(overrides))
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            fix = " ".join(f"Add {key}=VALUE." for key in missing)
+            return {}, Problem("error", "missing-value", f"{', '.join(missing)} must be given", fix, missing[0])
+        plain = OmegaConf.to_container(config, resolve=True)
+    except yaml.YAMLError as e:
+        return {}, _yaml_problem(e)
+    except (HydraException, OmegaConfBaseException) as e:
+        return {}, _hydra_problem(e)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}, None
+
+
+def _yaml_problem(error: Any) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) or str(error)
+    file, line = (mark.name, mark.line + 1) if mark else (None, None)
+    return Problem("error", "not-yaml", f"this is not YAML: {what}", "", None, file, line)
+
+
+def _hydra_problem(error: Exception) -> Problem:
+    """Hydra's and OmegaConf's errors in our words."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    key = getattr(error, "full_key", None) or None
+    text = lines[0] if lines else type(error).__name__
+    if error.__cause__ is not None and str(error.__cause__):
+        text += f" ({str(error.__cause__).splitlines()[0]})"
+    fix = ""
+    if "hydra/launcher" in str(error):
+        fix = "Install the launcher: pip install hydra-joblib-launcher (or hydra-submitit-launcher, hydra-ray-launcher)."
+    return Problem("error", "cannot-compose", f"the configuration can't be composed: {text}", fix, key)
+
+
+def _missing_deletions(
+    combination: Sequence[_Chosen], choices: Mapping[str, str], folders: Sequence[Path]
+) -> list[Problem]:
+    """Deletions of what is not there, all of them."""
+    base, _ = _compose([*(f"{g}={n}" for g, n in choices.items()), *search_path_overrides(folders)])
+    problems = []
+    for override in (c.override for c in combination if c.override.sign == "~"):
+        place: Any = base
+        for part in override.key.split("."):
+            if not isinstance(place, Mapping) or part not in place:
+                known = list(map(str, place)) if isinstance(place, Mapping) else []
+                message = f"there is no `{override.key}` to delete.{did_you_mean(part, known)}"
+                fix = f"There are: {', '.join(known)}." if known else ""
+                problems.append(Problem("error", "unknown-key", message, fix, override.key))
+                break
+            place = place[part]
+    return problems
+
+
+def _check_values(config: Mapping[str, Any]) -> list[Problem]:
+    """Values of the top-level keys that are no groups."""
+    problems = []
+    for key, allowed in _CHOICES.items():
+        top, _, leaf = key.partition(".")
+        place = config.get(top)
+        if leaf and not isinstance(place, Mapping):
+            message = f"`{top}` must be a mapping, it is `{place}`"
+            problem = Problem("error", "not-a-mapping", message, f"Set {key}=VALUE instead.", top)
+            problems += [problem] if problem not in problems else []
+            continue
+        value = place.get(leaf) if leaf and isinstance(place, Mapping) else place
+        if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
+            texts = [str(a).lower() if isinstance(a, bool) else str(a) for a in allowed]
+            message = f"`{value}` is not one of {', '.join(texts)}.{did_you_mean(str(value), texts)}"
+            problems.append(Problem("error", "bad-value", message, "", key))
+    timeout = config["trial"].get("timeout") if isinstance(config.get("trial"), Mapping) else None
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
+        problems.append(Problem("error", "bad-value", f"`{timeout}` is not a time > 0 s", "", "trial.timeout"))
+    if not isinstance(config.get("output"), str) or not config["output"]:
+        problems.append(Problem("error", "bad-value", "`output` must be a directory", "", "output"))
+    return problems
