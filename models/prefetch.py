@@ -22,9 +22,7 @@ class PrefetchCall(NamedTuple):
     offset: int
 
 
-def npu_prefetch(
-    enabled: bool, weight: torch.Tensor, dependency: torch.Tensor, max_size: int, offset: int = 0
-) -> None:
+def npu_prefetch(enabled: bool, weight: torch.Tensor, dependency: torch.Tensor, max_size: int, offset: int = 0) -> None:
     """Copy the first `max_size` bytes of `weight`, from `offset`, into L2 once `dependency` has been produced.
 
     Args:
@@ -57,13 +55,16 @@ def check_prefetch(config: Any) -> None:
 
 
 @contextmanager
-def observe() -> Iterator[list[PrefetchCall]]:
+def observe(into: list[PrefetchCall] | None = None) -> Iterator[list[PrefetchCall]]:
     """Collect every prefetch executed on CPU (or traced on `meta`) inside the block, in order.
+
+    Args:
+        into: append to this list; one with an `append` of its own sees each call at the moment it is made.
 
     Yields:
         A list that grows as the model runs. It holds the tensors, so none of their addresses is reused meanwhile.
     """
-    calls: list[PrefetchCall] = []
+    calls: list[PrefetchCall] = [] if into is None else into
     _observers.append(calls)
     try:
         yield calls

@@ -15,8 +15,8 @@ from torch import nn
 
 from models.loading import LoadedModel
 
-# What an observer yields: (weight, dependency, max_size, offset) of every call so far.
-Observer = Callable[[], AbstractContextManager[list[tuple[torch.Tensor, torch.Tensor | None, int, int]]]]
+# Appends (weight, dependency, max_size, offset) of every call to the given list while its block runs.
+Observer = Callable[[list[Any]], AbstractContextManager[Any]]
 # The bytes a tensor refers to, and how often they had been written to.
 Identity = tuple[int, int, int, int | None]
 
@@ -106,22 +106,8 @@ def observe_calls(
         nonlocal decoding
         decoding = True
 
-    with observe() as calls:
-        seen = 0
-
-        def collect(step: Step | None) -> None:
-            # Called at every event, soon after the call: a later in-place change of a dependency must not count.
-            nonlocal seen
-            new = list(calls)[seen:]
-            seen += len(new)
-            kept.extend(new)
-            for weight, dependency, max_size, offset in new:
-                found = identity(dependency) if isinstance(dependency, torch.Tensor) else None
-                (stray if step is None else step.calls).append(Call(identity(weight), found, max_size, offset))
-
-        with _hooks(module, set(watched), steps, kept, collect, lambda: decoding):
-            outputs = loaded.run(module, decode_steps=decode_steps, before_decode=begin_decoding)
-        collect(None)
+    with _hooks(module, set(watched), steps, kept, lambda: decoding) as running, observe(_Stamped(running, stray)):
+        outputs = loaded.run(module, decode_steps=decode_steps, before_decode=begin_decoding)
     parameters = {name: identity(p) for name, p in module.named_parameters(remove_duplicate=False)}
     return Observation([o.detach().clone() for o in outputs], steps, stray, parameters)
 
@@ -158,31 +144,42 @@ def first_tensor(values: Any) -> torch.Tensor | None:
     return next((t for t in map(first_tensor, values) if t is not None), None)
 
 
+class _Stamped(list[Any]):
+    """Notes identities at the moment of the call: a later in-place change of a dependency must not count."""
+
+    def __init__(self, running: list[Step], stray: list[Call]) -> None:
+        super().__init__()
+        self._running = running
+        self._stray = stray
+
+    def append(self, call: Any) -> None:
+        super().append(call)  # keeps the tensors alive
+        weight, dependency, max_size, offset = call
+        found = identity(dependency) if isinstance(dependency, torch.Tensor) else None
+        place = self._running[-1].calls if self._running else self._stray
+        place.append(Call(identity(weight), found, max_size, offset))
+
+
 @contextmanager
 def _hooks(
-    module: nn.Module,
-    watched: set[str],
-    steps: list[Step],
-    kept: list[Any],
-    collect: Callable[[Step | None], None],
-    decoding: Callable[[], bool],
-) -> Iterator[None]:
-    """Follow the forwards of the whole model and the calls of the watched modules."""
+    module: nn.Module, watched: set[str], steps: list[Step], kept: list[Any], decoding: Callable[[], bool]
+) -> Iterator[list[Step]]:
+    """Follow the forwards of the whole model and the calls of the watched modules; yields the step that runs now."""
     handles = []
+    running: list[Step] = []
     open_passages: dict[str, list[Passage]] = {}
 
     def begin(_module: nn.Module, _args: Any) -> None:
-        collect(None)
         steps.append(Step(decoding()))
+        running.append(steps[-1])
 
     def end(_module: nn.Module, _args: Any, _output: Any) -> None:
-        collect(steps[-1])
+        running.clear()
 
     def follow(fqn: str, child: nn.Module) -> None:
         def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
             if not steps:
                 return
-            collect(steps[-1])
             received = first_tensor((args, kwargs))
             kept.append(received)
             passage = Passage(fqn, None if received is None else identity(received), len(steps[-1].calls))
@@ -193,11 +190,9 @@ def _hooks(
             if not open_passages.get(fqn):
                 return
             passage = open_passages[fqn].pop()
-            # A wrap's own hook may have issued calls at this very event, before or after this hook: both are fine.
             returned = first_tensor(output)
             kept.append(returned)
             passage.returned = None if returned is None else identity(returned)
-            collect(steps[-1])
             passage.before_exit = len(steps[-1].calls)
 
         handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
@@ -209,7 +204,7 @@ def _hooks(
         for fqn, child in module.named_modules(remove_duplicate=False):
             if fqn in watched:
                 follow(fqn, child)
-        yield
+        yield running
     finally:
         for handle in handles:
             handle.remove()

@@ -21,8 +21,7 @@ def prefetch(weight: torch.Tensor, dependency: torch.Tensor | None, max_size: in
 
 
 @contextmanager
-def observe() -> Iterator[list[Any]]:
-    seen: list[Any] = []
+def observe(seen: list[Any]) -> Iterator[list[Any]]:
     _observers.append(seen)
     try:
         yield seen

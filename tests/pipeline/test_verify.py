@@ -199,6 +199,34 @@ def test_a_dependency_that_was_changed_in_place_before_the_call_fails() -> None:
     assert "planned layers.0.o_proj:output" in rung.detail and "layers.0.gate_up:input" in rung.detail
 
 
+def test_a_dependency_that_is_changed_in_place_after_the_call_passes() -> None:
+    def changed(model: Any, layer: int, point: str, tensor: torch.Tensor, is_prefill: bool) -> None:
+        right(model, layer, point, tensor, is_prefill)
+        if point == "o_proj:output":
+            tensor.mul_(1.0)
+
+    plan = replace(PLAN, prefetch=tuple(p for p in PLAN.prefetch if p.port == "output"))
+
+    def only_outputs(model: Any, layer: int, point: str, tensor: torch.Tensor, is_prefill: bool) -> None:
+        if point != "gate_up:input":
+            changed(model, layer, point, tensor, is_prefill)
+
+    rung, *_ = check(only_outputs, plan)
+    assert rung.status == "passed", rung.detail
+
+
+def test_a_call_outside_the_models_forward_fails() -> None:
+    class Outside(Loaded):
+        def run(self, module: Any = None, **options: Any) -> list[torch.Tensor]:
+            outputs = super().run(module, **options)
+            if module is not None and module.issue is not None:
+                prefetch(module.layers[0].down.weight, outputs[-1], 64)
+            return outputs
+
+    rung, *_ = check_numerics(Outside(), PLAN, transformed(right), observe=observe)
+    assert rung.status == "failed" and "1 prefetch call(s) outside the model's forward" in rung.detail
+
+
 def test_a_view_of_the_whole_dependency_is_the_dependency() -> None:
     def viewed(model: Any, layer: int, point: str, tensor: torch.Tensor, is_prefill: bool) -> None:
         right(model, layer, point, tensor.view(-1), is_prefill)
