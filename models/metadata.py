@@ -1,0 +1,47 @@
+"""What a forward pass must know about the tokens that it is given."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ForwardMetadata:
+    """Positions and cache places of the tokens of one step, sequence after sequence, equally many each.
+
+    Attributes:
+        is_prefill: prefill or decode.
+        positions: position of each token in its sequence, int64 [T].
+        slot_mapping: slot of each token in the paged cache, int64 [T].
+        block_table: pages of each sequence, int64 [B, pages].
+        kv_lengths: cached tokens of each sequence, this step's included, int32 [B].
+        query_lengths: cumulative number of query tokens, int32 [B].
+        attention_mask: the NPU operator's compressed causal mask, None elsewhere.
+    """
+
+    is_prefill: bool
+    positions: Tensor
+    slot_mapping: Tensor
+    block_table: Tensor
+    kv_lengths: Tensor
+    query_lengths: Tensor
+    attention_mask: Tensor | None = None
+
+
+def make_metadata(
+    is_prefill: bool, sequences: int, past: int, tokens: int, pages: int, block_size: int, device: torch.device
+) -> ForwardMetadata:
+    """Metadata of `tokens` new tokens for each of `sequences` sequences that have `past` tokens cached.
+
+    Args:
+        pages: pages of each sequence; sequence b owns pages b x pages onwards.
+        block_size: tokens per page.
+    """
+    block_table = torch.arange(sequences * pages, device=device).view(sequences, pages)
+    positions = (past + torch.arange(tokens, device=device)).repeat(sequences)
+    first_slots = torch.arange(sequences, device=device) * pages * block_size  # pages of a sequence are consecutive
+    slot_mapping = first_slots.repeat_interleave(tokens, output_size=sequences * tokens) + positions
+    kv_lengths = torch.full((sequences,), past + tokens, dtype=torch.int32, device=device)
+    query_lengths = torch.arange(1, sequences + 1, dtype=torch.int32, device=device) * tokens
+    return ForwardMetadata(is_prefill, positions, slot_mapping, block_table, kv_lengths, query_lengths)

@@ -1,0 +1,167 @@
+"""What one call of each kernel costs: FLOPs, activation bytes, bytes sent. Same arguments as the kernel.
+
+A multiply-add counts two operations. Bytes and rows are those of one die as served, so the experts' rows are the
+*expected* ones: of all tokens that can reach this die. Formulas assume the one-process loopback of `collectives`,
+because that is where a trace runs.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.kernels import Cost
+from models.ops.routing import Routing
+
+_PEAKS = {torch.int8: "int8", torch.float32: "fp32"}
+
+
+def tensor_bytes(*tensors: Tensor) -> float:
+    return float(sum(t.numel() * t.element_size() for t in tensors))
+
+
+def flops_dtype(weight: Tensor) -> str:
+    """Which peak applies: that of the weight's type."""
+    return _PEAKS.get(weight.dtype, "bf16")
+
+
+def matmul(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> Cost:
+    """2 M N K for x [M, K] and weight [N, K]."""
+    return Cost(flops=2.0 * x.shape[0] * weight.numel(), flops_dtype=flops_dtype(weight))
+
+
+def transpose_batch_matmul(x: Tensor, weight: Tensor) -> Cost:
+    """2 T (H D V) for x [T, H, D] and weight [H, D, V]."""
+    return Cost(flops=2.0 * x.shape[0] * weight.numel(), flops_dtype=flops_dtype(weight))
+
+
+def gather(indices: Tensor, table: Tensor, *_: Any) -> Cost:
+    """Reads only the rows that are looked up."""
+    share = min(1.0, indices.numel() / table.shape[0])
+    row = table.shape[-1] * table.element_size()
+    return Cost(other_bytes=float(indices.numel() * row), shares={"table": (share, share, share)})
+
+
+def mla_prolog(
+    hidden_states: Tensor,
+    q_a_weight: Tensor,
+    q_b_weight: Tensor,
+    kv_a_weight: Tensor,
+    w_k: Tensor,
+    q_a_gamma: Tensor,
+    kv_a_gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slot_mapping: Tensor,
+    nope_cache: Tensor,
+    rope_cache: Tensor,
+    epsilon: float,
+) -> Cost:
+    """Three projections and the absorbed key up-projection; writes one cache row per token, not the cache."""
+    tokens, heads = hidden_states.shape[0], w_k.shape[0]
+    weights = q_a_weight.numel() + q_b_weight.numel() + kv_a_weight.numel() + w_k.numel()
+    cached = nope_cache.shape[-1] + rope_cache.shape[-1]
+    written = tokens * (heads * cached * hidden_states.element_size() + cached * nope_cache.element_size())
+    return Cost(
+        flops=2.0 * tokens * weights,
+        flops_dtype=flops_dtype(q_a_weight),
+        other_bytes=tensor_bytes(hidden_states, cos, sin) + written,
+    )
+
+
+def fused_infer_attention_score(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    metadata: Any,
+    scale: float,
+    query_rope: Tensor | None = None,
+    key_rope_cache: Tensor | None = None,
+) -> Cost:
+    """Reads each sequence's keys and values once; 2 T H L (Dqk + Dv) operations for L cached tokens."""
+    tokens, heads, head_dim = query.shape
+    sequences, blocks = metadata.block_table.shape
+    length = blocks * key_cache.shape[1]
+    rope_dim = 0 if query_rope is None else query_rope.shape[-1]
+    per_token = key_cache.shape[2] * (key_cache.shape[3] + rope_dim)
+    if value_cache is not key_cache:  # MLA reads its latent once, as key and as value
+        per_token += value_cache.shape[2] * value_cache.shape[3]
+    value_dim = value_cache.shape[-1]
+    moved = tokens * heads * (head_dim + rope_dim + value_dim) * query.element_size()
+    return Cost(
+        flops=2.0 * tokens * heads * length * (head_dim + rope_dim + value_dim),
+        other_bytes=float(sequences * length * per_token * key_cache.element_size() + moved),
+    )
+
+
+def write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> Cost:
+    """Reads the new rows and writes them."""
+    return Cost(other_bytes=2.0 * tensor_bytes(key, value))
+
+
+def dispatch(x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool) -> Cost:
+    """Sends each token once per expert that it picked, zero experts excluded; int8 rows carry a float32 scale."""
+    row = x.shape[-1] + 4 if quantised else x.shape[-1] * x.element_size()
+    rows = routing.expected_rows(x.shape[0])
+    remote = rows * row * (routing.ep_size - 1) / routing.ep_size
+    return Cost(other_bytes=tensor_bytes(x, expert_ids) + rows * row, comm_bytes=remote, comm_ranks=routing.ep_size)
+
+
+def combine(
+    expert_out: Tensor,
+    order: Tensor,
+    expert_ids: Tensor,
+    expert_weights: Tensor,
+    x: Tensor,
+    routing: Routing,
+) -> Cost:
+    """Sends every expert's result back to the die of its token."""
+    rows = routing.expected_rows(x.shape[0]) * x.shape[-1] * x.element_size()
+    remote = rows * (routing.ep_size - 1) / routing.ep_size
+    return Cost(other_bytes=rows + 2 * tensor_bytes(x), comm_bytes=remote, comm_ranks=routing.ep_size)
+
+
+def grouped_matmul(
+    x: Tensor,
+    weight: Tensor,
+    counts: Tensor,
+    routing: Routing,
+    scale: Tensor | None = None,
+    weight_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Cost:
+    """Expected rows of all local experts; the stack's share that is read is that of experts with tokens."""
+    tokens = x.shape[0] // routing.top_k  # the loopback's dispatch makes top_k rows per token
+    rows = routing.expected_rows(tokens)
+    out_size = 4 if x.dtype is torch.int8 and scale is None else 2
+    return Cost(
+        flops=2.0 * rows * weight.shape[1] * weight.shape[2],
+        flops_dtype=flops_dtype(weight),
+        other_bytes=rows * (weight.shape[1] * x.element_size() + weight.shape[2] * out_size),
+        shares={"weight": routing.active_share(tokens)},
+    )
+
+
+def all_gather(x: Tensor, group: str, size: int) -> Cost:
+    return Cost(comm_bytes=tensor_bytes(x) * (size - 1), comm_ranks=size)
+
+
+def reduce_scatter(x: Tensor, group: str, size: int) -> Cost:
+    return Cost(comm_bytes=tensor_bytes(x) * (size - 1) / size, comm_ranks=size)
+
+
+def all_to_all(x: Tensor, group: str, size: int) -> Cost:
+    return Cost(comm_bytes=tensor_bytes(x) * (size - 1) / size, comm_ranks=size)
+
+
+def all_reduce(x: Tensor, group: str, size: int) -> Cost:
+    """A ring: reduce-scatter, then all-gather."""
+    return Cost(comm_bytes=2 * tensor_bytes(x) * (size - 1) / size, comm_ranks=size)
+
+
+def send(x: Tensor) -> Cost:
+    return Cost(comm_bytes=tensor_bytes(x), comm_ranks=2)
+
+
+def recv(x: Tensor) -> Cost:
+    return Cost(comm_bytes=tensor_bytes(x), comm_ranks=2)

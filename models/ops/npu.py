@@ -1,0 +1,1 @@
+"""The fused `torch_npu` operators (to come)."""
