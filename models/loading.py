@@ -94,6 +94,7 @@ class LoadedModel:
         module: nn.Module | None = None,
         decode_steps: int = 3,
         before_decode: Callable[[], None] = lambda: None,
+        seed: int = 1,
     ) -> list[Tensor]:
         """Prefill a seeded prompt of 5 tokens per sequence, then decode.
 
@@ -101,6 +102,7 @@ class LoadedModel:
             module: run this instead of `self.module` (same architecture, e.g. rebuilt from rewritten source).
             decode_steps: decode steps after the prefill.
             before_decode: called once, between the prefill and the first decode step.
+            seed: of the prompt.
 
         Returns:
             The output (logits, or hidden states of an FFN-role model) of the prefill and of every step: one row per
@@ -108,11 +110,11 @@ class LoadedModel:
         """
         module = module or self.module
         served, step = self.deployment, self.deployment.query_length
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(seed)
         inputs = self._prompt(served.batch_size * _PROMPT_TOKENS, generator)
         length = max(served.context_length, _PROMPT_TOKENS + decode_steps * step)
         outputs = []
-        with torch.inference_mode():
+        with torch.no_grad():
             caches = self._new_caches(length)
             past = 0
             for i in range(decode_steps + 1):
@@ -129,7 +131,7 @@ class LoadedModel:
         module = module or self.module
         served, step = self.deployment, self.deployment.query_length
         generator = torch.Generator().manual_seed(1)
-        with torch.inference_mode():
+        with torch.no_grad():
             inputs = self._prompt(served.batch_size * step, generator)
             caches = self._new_caches(served.context_length)
             past = served.context_length - step

@@ -1,5 +1,7 @@
 """Fill tiny models with seeded weights, quantise, and cut full weights into those of one die."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,28 @@ def fill(module: nn.Module, seed: int) -> None:
     for _, weight in sorted(module.named_parameters()):
         spec: ParameterSpec = weight.spec  # type: ignore[attr-defined]
         weight.data.copy_(_values(weight, spec, generator))
+
+
+def install(module: nn.Module, full: Mapping[str, Tensor]) -> None:
+    """Put full weights into a model: quantised where the model is, and cut to what this process holds.
+
+    Args:
+        module: a model with real (not `meta`) parameters.
+        full: weights over all dies by parameter name; names that the model does not have are left out (the other
+            side of a disaggregated deployment).
+
+    Raises:
+        ValueError: weights are missing, all of them named.
+    """
+    full = dict(full)
+    for name, weight in module.named_parameters():
+        if weight.dtype is torch.int8 and name in full and full[name].dtype is not torch.int8:
+            full[name], full[f"{name}_scale"] = quantise_weight(full[name], dim=1)
+    missing = [name for name, _ in module.named_parameters() if name not in full]
+    if missing:
+        raise ValueError(f"weights are missing: {', '.join(missing)}")
+    for name, weight in module.named_parameters():
+        weight.data.copy_(cut(full[name], weight.spec))  # type: ignore[attr-defined]
 
 
 def quantise_weight(weight: Tensor, dim: int) -> tuple[Tensor, Tensor]:
