@@ -1,3 +1,4 @@
+# mypy: disallow-untyped-defs=False
 """The event loop on packed arrays: one decode step on one NPU die, fluid and exact.
 
 Between two events every rate is constant, so an event's time is computed, not stepped to. Units are microseconds and
@@ -145,7 +146,7 @@ def own_times(w, p, fixed, us, core):
 
 @compiled
 def max_min(caps, who, count, capacity, rate):
-    """Max-min fair rates of `count` flows with demand caps; `rate[who]`. Ties keep their order. True if capped by HBM."""
+    """Max-min fair rates of `count` flows with demand caps, into `rate[who]`; ties keep their order. True if short."""
     for x in range(1, count):
         y = x
         while y > 0 and caps[y] < caps[y - 1]:
@@ -233,6 +234,8 @@ def late_share(w, p, i, weight):
 @compiled
 def found(c, j, stored, p, cache, first_copy, next_copy):
     """Bytes of copy `j`'s range that are resident now, and how many of them copy `j` itself had left (warm cache)."""
+    if c.size[j] == 0.0:
+        return 0.0, 0.0
     floor = cache.clock[0] - p[L2]
     total = resident(cache.read[c.weight[j]], floor) * c.size[j] / stored
     own = 0.0
@@ -252,8 +255,8 @@ def found(c, j, stored, p, cache, first_copy, next_copy):
 def flow_time(left, whole, drain, melt, mode):
     """Time until a kernel's missing bytes are gone.
 
-    With chance 1 - progress (nominal): h missing bytes per unit of progress fall at `melt`, progress grows at drain / h,
-    so p(t) = p0 + (drain / melt) ln(h0 / (h0 - melt t)) and the end is closed-form.
+    With chance 1 - progress (nominal): h missing bytes per unit of progress fall at `melt`, progress grows at
+    drain / h, so p(t) = p0 + (drain / melt) ln(h0 / (h0 - melt t)) and the end is closed-form.
     """
     if melt > 0.0 and mode == 1:
         return whole / melt * (1.0 - exp(-left / whole * melt / drain))

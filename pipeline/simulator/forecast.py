@@ -25,8 +25,8 @@ class Forecast:
 
     Attributes:
         baseline, optimised: time of the step in us, nominal and band.
-        gain: time saved in per cent of the baseline, positive is faster; the band is of the *paired* gain (both under the
-            same draw), so it may be narrow while those of the times are wide.
+        gain: time saved in per cent of the baseline, positive is faster; the band is of the *paired* gain (both under
+            the same draw), so it may be narrow while those of the times are wide.
         limit: physical limit, us.
         baseline_step, optimised_step: the nominal steps.
         baseline_draws, optimised_draws, gain_draws: per draw of the unknowns.
@@ -86,9 +86,7 @@ class Baseline:
 
         def part(first: int, last: int) -> None:
             plan_range, draw_range = ((first, last), (0, len(rows))) if for_plans else ((0, len(plans)), (first, last))
-            engine.run_many(
-                self.packed.arrays, packed, bounds, rows, fixed, self.steps, plan_range, draw_range, times
-            )
+            engine.run_many(self.packed.arrays, packed, bounds, rows, fixed, self.steps, plan_range, draw_range, times)
 
         workers = min(_cores(), max(1, times.size // 16))
         if workers == 1:

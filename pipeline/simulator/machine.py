@@ -1,4 +1,4 @@
-"""A machine model: exact figures, and unknowns with a band and a source each, as `conf/hardware/*.yaml` declares them."""
+"""A machine model: exact figures, and unknowns with a band and a source each, as in `conf/hardware/*.yaml`."""
 
 import difflib
 import zlib
@@ -39,7 +39,7 @@ class Unknown:
     dimension: str = "time"
 
     def at(self, quantile: np.ndarray) -> np.ndarray:
-        """Values at quantiles 0 .. 1: linear from low over nominal (the median) to high; choices take one of the three."""
+        """Values at quantiles 0 .. 1: linear from low over nominal (the median) to high; choices are one of them."""
         if self.dimension == "choice":
             return np.where(quantile < _CHOICES[0], self.low, np.where(quantile < _CHOICES[1], self.nominal, self.high))
         return np.interp(quantile, [0.0, 0.5, 1.0], [self.low, self.nominal, self.high])
@@ -134,9 +134,9 @@ class Machine:
     def draws(self, n: int, seed: int = 0) -> list[Parameters]:
         """`n` assignments of all unknowns together.
 
-        Each unknown is drawn by itself, one value from each of `n` equal parts of its distribution (Latin hypercube), from
-        a stream that depends on the seed and the unknown's name only: declaring one more unknown leaves the others as
-        they are.
+        Each unknown is drawn by itself, one value from each of `n` equal parts of its distribution (Latin hypercube),
+        from a stream that depends on the seed and the unknown's name only: declaring one more unknown leaves the
+        others as they are.
         """
         values = {name: _draw(unknown, f"unknowns.{name}", n, seed) for name, unknown in self.unknowns.items()}
         fixed = {name: _draw(unknown, f"fixed.{name}", n, seed) for name, unknown in self.fixed.items()}
@@ -199,18 +199,20 @@ class _Check:
             self.error(
                 name,
                 "missing-figure",
-                f"the L2 size of {mapping.get('name', 'this machine')} is not public, and no prefetch can be judged without it",
+                f"the L2 size of {mapping.get('name', 'this machine')} is not public; no plan can be judged without it",
                 "Give it in bytes, for example `hardware.l2_bytes=134217728` for 128 MiB.",
             )
         elif value is None:
             self.error(name, "missing-key", "is missing")
         elif isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
             self.error(name, "bad-value", f"must be a number above 0 in {_unit_of(name)}, not {value!r}")
-        elif _FIGURES[name] == "count" and float(value) != int(value):
+        elif _FIGURES[name] == "count" and not float(value).is_integer():
             self.error(name, "bad-value", f"must be a whole number, not {value!r}")
         else:
             if name not in sources:
-                self.error(f"sources.{name}", "missing-source", f"{name} has no source", "Say where the figure is from.")
+                self.error(
+                    f"sources.{name}", "missing-source", f"{name} has no source", "Say where the figure is from."
+                )
             return float(value)
         return 1.0
 
