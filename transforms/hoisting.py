@@ -1,0 +1,208 @@
+"""Give a tensor inside an expression a name without changing the order in which Python evaluates anything."""
+
+from collections.abc import Mapping
+
+import libcst as cst
+
+from transforms.source_file import ParsedFunction
+
+# Nodes that decide whether, or how often, what is inside them runs.
+_LAZY = (
+    cst.Lambda,
+    cst.ListComp,
+    cst.SetComp,
+    cst.DictComp,
+    cst.GeneratorExp,
+    cst.IfExp,
+    cst.BooleanOperation,
+)
+_HELD_VALUES = (cst.Arg, cst.Element, cst.StarredElement)
+
+
+class NotHoistable(Exception):
+    """A call sits where it can't be given a name of its own; the message says where."""
+
+
+class StatementEdit:
+    """What becomes of one statement: others before it, nodes inside it replaced by names, others after it.
+
+    Args:
+        function: the function it is in.
+        statement: the statement.
+        taken: names in use in the function; new ones are added.
+    """
+
+    def __init__(self, function: ParsedFunction, statement: cst.SimpleStatementLine, taken: set[str]) -> None:
+        self.function, self.statement, self.taken = function, statement, taken
+        self.before: list[cst.BaseStatement] = []
+        self.after: list[cst.BaseStatement] = []
+        self._names: dict[int, cst.Name] = {}
+
+    def name_result(self, call: cst.Call, port: int | str | None, child: str) -> tuple[str, bool]:
+        """A name for the call's result (or one element of it).
+
+        Returns:
+            The expression, and whether it exists only after the statement (else it exists before it).
+
+        Raises:
+            NotHoistable: the statement decides whether, or how often, the call runs.
+        """
+        small = self._small()
+        if id(call) not in self._names and isinstance(small, cst.Assign | cst.AnnAssign) and small.value is call:
+            name = self._target(small, port, child)
+            if name:
+                return name, True
+        self._hoist_before(call)
+        name = self._hoist(call, f"{child}_output")
+        return (name if port is None else f"{name}[{port}]"), False
+
+    def name_argument(self, call: cst.Call, port: int | str, child: str) -> str:
+        """A name for an argument of the call, with everything before the argument evaluated already.
+
+        Raises:
+            NotHoistable: likewise, or the argument is inside `*` or `**`.
+        """
+        wanted = _argument(call, port)
+        self._hoist_before(call.func)
+        for argument in call.args:
+            if argument is wanted and not isinstance(argument.value, cst.Name):
+                self._hoist(argument.value, f"{child}_input")
+            elif argument is not wanted and _holds(argument, (cst.Call,)):
+                self._hoist(argument.value, f"{_callee(argument.value)}_output")
+        value = self._names.get(id(wanted.value), wanted.value)
+        return cst.ensure_type(value, cst.Name).value
+
+    def name_value(self, value: cst.BaseExpression, name: str) -> str:
+        """A name for the whole value of the statement."""
+        return self._hoist(value, name)
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.before or self.after or self._names)
+
+    def statements(self) -> list[cst.BaseStatement]:
+        """The statements that replace the original one."""
+        swapped = self.statement.visit(_Swap(self._names)) if self._names else self.statement
+        main = cst.ensure_type(swapped, cst.SimpleStatementLine)
+        if self.before:  # a comment above the statement stays on top
+            lead = self.statement.leading_lines
+            self.before[0] = self.before[0].with_changes(leading_lines=lead)
+            main = main.with_changes(leading_lines=())
+        return [*self.before, main, *self.after]
+
+    def _small(self) -> cst.BaseSmallStatement:
+        if len(self.statement.body) != 1:
+            raise NotHoistable("the call shares its line with another statement")
+        return self.statement.body[0]
+
+    def _target(self, small: cst.Assign | cst.AnnAssign, port: int | str | None, child: str) -> str | None:
+        """The plain name that the assignment gives to the result already."""
+        if isinstance(small, cst.Assign) and len(small.targets) != 1:
+            return None
+        target = small.targets[0].target if isinstance(small, cst.Assign) else small.target
+        if isinstance(target, cst.Name):
+            return target.value if port is None else f"{target.value}[{port}]"
+        if not isinstance(target, cst.Tuple) or not isinstance(port, int):
+            return None
+        if any(isinstance(element, cst.StarredElement) for element in target.elements[: port + 1]):
+            return None
+        element = target.elements[port].value
+        if not isinstance(element, cst.Name):
+            return None
+        if element.value == "_":  # the value was ignored: it gets a name
+            if id(element) not in self._names:
+                self._names[id(element)] = cst.Name(self._new_name(f"{child}_output"))
+            return self._names[id(element)].value
+        return element.value
+
+    def _hoist_before(self, node: cst.BaseExpression) -> None:
+        small = self._small()
+        value = getattr(small, "value", None)
+        if not isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Expr | cst.Return) or value is None:
+            raise NotHoistable(f"the call is in a statement of kind {type(small).__name__.lower()}")
+        if _holds(small, (cst.NamedExpr, cst.Await, cst.Yield)):
+            raise NotHoistable("the statement has a walrus, await or yield")
+        if isinstance(small, cst.AugAssign) and _holds(small.target, (cst.Call,)):
+            raise NotHoistable("the target of the augmented assignment has a call")
+        for earlier in _evaluated_before(value, node):
+            self._hoist(earlier, f"{_callee(earlier)}_output")
+
+    def _hoist(self, node: cst.BaseExpression, name: str) -> str:
+        if id(node) not in self._names:
+            bare = node.visit(_Swap(self._names)) if self._names else node
+            bare = cst.ensure_type(bare, cst.BaseExpression).with_changes(lpar=(), rpar=())
+            new = self._new_name(name)
+            code = self.function.module.code_for_node(bare)
+            multiline_binary = "\n" in code and not isinstance(bare, cst.Call)
+            self.before.append(self.function.parse(f"{new} = ({code})" if multiline_binary else f"{new} = {code}"))
+            self._names[id(node)] = cst.Name(new)
+        return self._names[id(node)].value
+
+    def _new_name(self, name: str) -> str:
+        free = next(n for n in (name, *(f"{name}_{k}" for k in range(2, 1000))) if n not in self.taken)
+        self.taken.add(free)
+        return free
+
+
+class _Swap(cst.CSTTransformer):
+    """Replace nodes, given by identity."""
+
+    def __init__(self, names: Mapping[int, cst.Name]) -> None:
+        super().__init__()
+        self.names = names
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return id(node) not in self.names
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        return self.names.get(id(original), updated)
+
+
+def _evaluated_before(root: cst.CSTNode, node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Outermost expressions with calls that Python evaluates before `node`, in order. A name or constant can wait."""
+    if root is node:
+        return []
+    if isinstance(root, _LAZY):
+        raise NotHoistable(f"a {type(root).__name__} decides whether or how often the call runs")
+    if isinstance(root, cst.Comparison) and len(root.comparisons) > 1:
+        raise NotHoistable("a chained comparison decides whether the call runs")
+    found: list[cst.BaseExpression] = []
+    for child in root.children:
+        if _contains(child, node):
+            return found + _evaluated_before(child, node)
+        if not _holds(child, (cst.Call,)):
+            continue
+        value = child.value if isinstance(child, _HELD_VALUES) else child
+        if not isinstance(value, cst.BaseExpression):
+            raise NotHoistable("a subscript or format expression with a call is evaluated before it")
+        found.append(value)
+    raise AssertionError("the node is not below the root")
+
+
+def _contains(root: cst.CSTNode, node: cst.CSTNode) -> bool:
+    return root is node or any(_contains(child, node) for child in root.children)
+
+
+def _holds(root: cst.CSTNode, kinds: tuple[type[cst.CSTNode], ...]) -> bool:
+    return isinstance(root, kinds) or any(_holds(child, kinds) for child in root.children)
+
+
+def _argument(call: cst.Call, port: int | str) -> cst.Arg:
+    if any(argument.star == "*" for argument in call.args):
+        raise NotHoistable("the call passes its arguments by *")
+    if isinstance(port, int):
+        return call.args[port]
+    named = [a for a in call.args if a.keyword is not None and a.keyword.value == port]
+    if not named:
+        raise NotHoistable(f"the call passes {port} by **")
+    return named[0]
+
+
+def _callee(node: cst.CSTNode) -> str:
+    """`act_fn` of `self.act_fn(x)`."""
+    function = node.func if isinstance(node, cst.Call) else None
+    while isinstance(function, cst.Subscript):
+        function = function.value
+    if isinstance(function, cst.Attribute):
+        return function.attr.value
+    return function.value if isinstance(function, cst.Name) else "value"

@@ -1,0 +1,332 @@
+"""A plan and a recording -> statements: at which call of which function each prefetch goes. No text is read or written.
+
+For every entry there is a chain of *spots*, from the call that makes the dependency outwards: as long as the caller returns
+(or was given) the very same tensor, not written since, the call can be issued there too. The preferred spot is the first
+that has the weight below it, else the outermost; spots move inwards again where that would change the plan's order.
+"""
+
+import inspect
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from models.problems import Problem, RefusedError
+from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
+from transforms.plan import Plan, Prefetch
+from transforms.reaching import Link, Mark, NotPlaceable, Reach, condition, is_below, reach
+from transforms.recording import Call, Recording, Site, Tensor
+
+Where = Literal["before", "entry", "return", "after"]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The phase test: an expression for the function's entry, or (None) `local`, a test to append to the dependency."""
+
+    entry: str | None
+    local: str = ""
+
+    def local_test(self, dependency: str) -> str:
+        return f"{dependency}{self.local}"
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One place where an entry's call can be issued.
+
+    Attributes:
+        where: after / before the call at `site`; at the entry or the return of `function`, for calls made in a loop.
+        function: qualified name of the function that is edited.
+        site: the call expression, None for entry and return.
+        port: which input or output of the call (of the function) the tensor is.
+        owner: FQN of the instance that executes the function.
+        child: name to build temporaries from, e.g. `gate_proj`.
+        event: when, in events of the decode step.
+        guard: the phase test.
+    """
+
+    where: Where
+    function: str
+    site: Site | None
+    port: int | str | None
+    owner: str
+    child: str
+    event: int
+    guard: Guard
+
+    @property
+    def moment(self) -> tuple[int, int]:
+        """Position in the step: what is inside a call comes after what is before it, and before what is after it."""
+        return self.event, 1 if self.where in ("entry", "after") else 0
+
+    @property
+    def place(self) -> tuple[str, float, float, int]:
+        """Position in the text. Calls end in the order in which Python evaluates them, also within one statement."""
+        if self.site is None:
+            line: float = 0 if self.where == "entry" else math.inf
+            return self.function, line, 0, 0
+        return self.function, self.site.end_line, self.site.end_column, 1 if self.where == "after" else 0
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One `npu_prefetch` statement, which all planned instances of a class share.
+
+    Attributes:
+        spot: of the first instance.
+        weight: the expression.
+        max_size, offset: bytes.
+        conditions: nested `if`s around it.
+        link, mark: what its conditions and its weight need in `__init__`.
+        owners: FQNs of the instances.
+        entries: the plan's entries that it realises.
+    """
+
+    spot: Spot
+    weight: str
+    max_size: int
+    offset: int
+    conditions: tuple[str, ...]
+    link: Link | None
+    mark: Mark | None
+    owners: frozenset[str]
+    entries: tuple[Prefetch, ...]
+
+
+def place(recording: Recording, plan: Plan) -> list[Statement]:
+    """Find a statement for every entry of the plan, in the order in which they are written.
+
+    Raises:
+        RefusedError: with every entry that can't be placed, and why.
+    """
+    refusals = Refusals()
+    chosen = _choose(recording, plan, refusals)
+    statements = _statements(recording, plan, chosen, refusals)
+    refusals.raise_if_any()
+    return statements
+
+
+class Refusals:
+    """Collects reasons; the same reason for several layers is one problem."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], tuple[str, list[int]]] = {}
+
+    def add(self, entry: Prefetch, reason: object) -> None:
+        text = str(reason)
+        key = (entry.target, re.sub(r"\d+", "#", text))
+        self._found.setdefault(key, (text, []))[1].append(entry.layer)
+
+    def raise_if_any(self) -> None:
+        problems = []
+        for (target, _), (reason, layers) in self._found.items():
+            where = f"layer {layers[0]}" + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
+            problems.append(
+                Problem(
+                    "error",
+                    "not-placeable",
+                    f"{target} ({where}): {reason}",
+                    "Choose another dependency for this target, leave it out, or use transform=wrap.",
+                    f"recipe.prefetch.targets.{target}",
+                )
+            )
+        if problems:
+            raise RefusedError(problems)
+
+
+def _choose(recording: Recording, plan: Plan, refusals: Refusals) -> dict[Prefetch, Spot]:
+    """The spot of every entry, so that the moments follow the plan's order."""
+    chains: dict[Prefetch, list[Spot]] = {}
+    level: dict[Prefetch, int] = {}
+    families: dict[object, list[Prefetch]] = {}
+    for entry in plan.prefetch:
+        try:
+            chains[entry] = _spots(recording, entry)
+        except NotPlaceable as reason:
+            refusals.add(entry, reason)
+            continue
+        owners = [spot.owner for spot in chains[entry]]
+        level[entry] = next((n for n, owner in enumerate(owners) if is_below(entry.weight, owner)), len(owners) - 1)
+        spot = chains[entry][0]
+        # The layers of one target move together, or they would not share a statement.
+        families.setdefault((entry.target, spot.function, spot.site, spot.where, len(owners)), []).append(entry)
+    family_of = {entry: members for members in families.values() for entry in members}
+    order = list(chains)
+    while True:
+        moved = False
+        for one, other in zip(order, order[1:], strict=False):
+            if chains[one][level[one]].moment <= chains[other][level[other]].moment:
+                continue
+            # An output's call was moved later, or an input's earlier, than the plan has it.
+            for entry in (one, other):
+                late = entry is one and entry.port == "output" or entry is other and entry.port == "input"
+                if late and level[entry] > 0 and not moved:
+                    moved = True
+                    for member in family_of[entry]:
+                        level[member] = max(0, level[member] - 1)
+        if not moved:
+            break
+    chosen = {entry: chains[entry][level[entry]] for entry in order}
+    for one, other in zip(order, order[1:], strict=False):
+        if chosen[one].moment > chosen[other].moment:
+            refusals.add(
+                other,
+                f"{other.dependency}:{other.port} is reached before {one.dependency}:{one.port}, which the plan has first",
+            )
+    return chosen
+
+
+def _spots(recording: Recording, entry: Prefetch) -> list[Spot]:
+    """Usable spots from the innermost outwards.
+
+    Raises:
+        NotPlaceable: there is none; says why for each.
+    """
+    if entry.weight not in recording.parameters:
+        raise NotPlaceable(f"the model has no parameter {entry.weight}")
+    call = _only_call(recording, entry.dependency)
+    tensor = next(iter(call.inputs if entry.port == "input" else call.outputs), None)
+    if tensor is None:
+        raise NotPlaceable(f"the {entry.port} of {entry.dependency} is no tensor")
+    spots: list[Spot] = []
+    reasons: list[str] = []
+    while True:
+        try:
+            spots.append(_spot(recording, entry, call, tensor))
+        except (NotPlaceable, NoPhase) as reason:
+            reasons.append(str(reason))
+        parent = call.parent
+        if parent is None or _in_loop(recording, call):
+            break
+        ports = parent.inputs if entry.port == "input" else parent.outputs
+        same = next((t for t in ports if (t.key, t.version) == (tensor.key, tensor.version)), None)
+        if same is None:
+            break
+        call, tensor = parent, same
+    if not spots:
+        raise NotPlaceable("; ".join(dict.fromkeys(reasons)))
+    return spots
+
+
+def _only_call(recording: Recording, fqn: str) -> Call:
+    calls = recording.decode.by_module.get(fqn, [])
+    if fqn not in recording.modules:
+        raise NotPlaceable(f"the model has no module {fqn}")
+    if not calls:
+        raise NotPlaceable(f"{fqn} is never called in a decode step (its weight may be read directly)")
+    if len(calls) > 1:
+        raise NotPlaceable(f"{fqn} is called {len(calls)} times in a decode step")
+    return calls[0]
+
+
+def _in_loop(recording: Recording, call: Call) -> bool:
+    return call.site is not None and len(recording.decode.by_site[call.site, call.owner]) > 1
+
+
+def _spot(recording: Recording, entry: Prefetch, call: Call, tensor: Tensor) -> Spot:
+    event = call.enter if entry.port == "input" else call.exit
+    child = [part for part in call.fqn.split(".") if part.isidentifier()][-1]
+    if not _in_loop(recording, call):
+        if call.site is None or call.owner is None:
+            raise NotPlaceable(f"{call.fqn} is not called in {recording.source.path.name}")
+        where: Where = "before" if entry.port == "input" else "after"
+        guard = _guard(recording, call.site.function, call.site.line, tensor, call)
+        return Spot(where, call.site.function, call.site, tensor.position, call.owner, child, event, guard)
+    cls = recording.class_of(call.fqn)
+    name = inspect.unwrap(cls.forward).__qualname__  # type: ignore[attr-defined]
+    if not recording.in_file(cls) or name not in recording.source.functions:
+        raise NotPlaceable(f"{call.fqn} is called in a loop, and its class is not in {recording.source.path.name}")
+    guard = _guard(recording, name, None, tensor, call)
+    where = "entry" if entry.port == "input" else "return"
+    return Spot(where, name, None, tensor.position, call.fqn, "output", event, guard)
+
+
+def _guard(recording: Recording, name: str, line: int | None, tensor: Tensor, call: Call) -> Guard:
+    if "<locals>" in name:
+        raise NotPlaceable(f"{call.fqn} is called in a comprehension, lambda or inner function")
+    function = recording.source.function(name, line)
+    if function is None or name.count(".") != 1:
+        raise NotPlaceable(f"{name} is not a method of a class in {recording.source.path.name}")
+    try:
+        return Guard(phase_condition(recording, name, function))
+    except NoPhase:
+        if line is None:
+            raise
+        # Last resort: the dependency itself, if it has the sequence dimension.
+        outputs = [
+            [t.shape for c in step.by_module.get(call.fqn, []) for t in c.outputs if t.position == tensor.position]
+            for step in (recording.prefill, recording.decode)
+        ]
+        dimension = sequence_dimension(*outputs, recording.tokens)
+        if dimension is None or tensor not in call.outputs:
+            raise
+        return Guard(None, length_test("", dimension, recording.tokens))
+
+
+def _statements(
+    recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], refusals: Refusals
+) -> list[Statement]:
+    groups: dict[object, list[tuple[Prefetch, Spot, Reach]]] = {}
+    for entry, spot in chosen.items():
+        try:
+            reached = reach(recording, spot.owner, entry.weight)
+        except NotPlaceable as reason:
+            refusals.add(entry, reason)
+            continue
+        place = (spot.where, spot.function, spot.site, spot.port)
+        groups.setdefault((place, reached, entry.max_size, entry.offset), []).append((entry, spot, reached))
+    statements: list[Statement] = []
+    moments: dict[Prefetch, tuple[tuple[int, int], int]] = {}
+    for members in groups.values():
+        entry, spot, reached = members[0]
+        owners = {s.owner for _, s, _ in members}
+        try:
+            conditions, mark = condition(recording, reached, owners, _running(recording, spot))
+        except NotPlaceable as reason:
+            for entry, _, _ in members:
+                refusals.add(entry, reason)
+            continue
+        moments.update({e: (s.moment, len(statements)) for e, s, _ in members})
+        statements.append(
+            Statement(
+                spot,
+                reached.text,
+                entry.max_size,
+                entry.offset,
+                conditions,
+                reached.link,
+                mark,
+                frozenset(owners),
+                tuple(e for e, _, _ in members),
+            )
+        )
+    _refuse_clashes(statements, refusals)
+    placed = [entry for entry in plan.prefetch if entry in moments]
+    for one, other in zip(placed, placed[1:], strict=False):
+        if moments[one] > moments[other]:
+            refusals.add(other, f"{one.target} comes first in this layer of the plan, but {other.target} in another layer")
+    return statements
+
+
+def _running(recording: Recording, spot: Spot) -> set[str]:
+    """FQNs of all instances that run the statement in a decode step."""
+    if spot.site is not None:
+        return {call.owner for call in recording.decode.calls if call.site == spot.site and call.owner is not None}
+    return {
+        call.fqn
+        for call in recording.decode.calls
+        if inspect.unwrap(recording.class_of(call.fqn).forward).__qualname__ == spot.function  # type: ignore[attr-defined]
+    }
+
+
+def _refuse_clashes(statements: list[Statement], refusals: Refusals) -> None:
+    """Two roles of one class can't share a mark's name."""
+    meaning: dict[tuple[str, str], frozenset[str]] = {}
+    for statement in statements:
+        if statement.mark is None:
+            continue
+        key = (statement.spot.function, statement.mark.name)
+        if meaning.setdefault(key, statement.owners) != statement.owners:
+            for entry in statement.entries:
+                refusals.add(entry, f"two roles of one class would both be called {statement.mark.name}")

@@ -1,0 +1,173 @@
+"""What a rewritten file needs around its prefetch statements: switches and links in `__init__`, the check, the helper."""
+
+import ast
+
+from transforms import layout
+from transforms.placing import Statement
+from transforms.reaching import NEXT_LAYER, Link, NotPlaceable, attribute
+from transforms.recording import Recording
+from transforms.rewriting import FunctionRewrite
+from transforms.source_file import SourceFile, parameters
+
+# Written into files of other trees, which can't import ours. The behaviour is that of `models.prefetch`.
+_HELPERS = {
+    "npu_prefetch": '''\
+def npu_prefetch(enabled, weight, dependency, max_size, offset=0):
+    """Copy the first `max_size` bytes of `weight`, from `offset`, into L2 once `dependency` has been produced."""
+    if enabled:
+        torch.ops.npu.npu_prefetch(weight, dependency, max_size, offset)
+''',
+    "check_prefetch": '''\
+def check_prefetch(config):
+    """Prefetch needs a graph mode with multi-stream; eager mode is for testing."""
+    if not getattr(config, "enable_prefetch", False):
+        return
+    exe_mode = getattr(config, "exe_mode", "eager")
+    if exe_mode not in ("eager", "ge_graph", "npugraph_ex"):
+        raise ValueError(f"enable_prefetch works in exe_mode eager, ge_graph, npugraph_ex, not in {exe_mode}")
+    if exe_mode != "eager" and not getattr(config, "enable_multi_stream", 0):
+        raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream: there is no second stream")
+''',
+}
+_LINK_COMMENT = "a link, not a submodule"
+
+
+class FileRewrite:
+    """Edits of the functions of one file, and its new text.
+
+    Args:
+        recording: the recorded run, with the file.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.source: SourceFile = recording.source
+        self._functions: dict[int, FunctionRewrite] = {}
+
+    def prefetch(self, statements: list[Statement]) -> None:
+        """Write statements that hang on the same tensor at the same place, and what they need in `__init__`s.
+
+        Raises:
+            NotPlaceable: the source does not allow it.
+        """
+        spot = statements[0].spot
+        self.function(spot.function, spot.site.line if spot.site else None).prefetch(statements)
+        for statement in statements:
+            self._plumb(statement)
+
+    def function(self, name: str, line: int | None = None) -> FunctionRewrite:
+        definition = self.source.function(name, line)
+        if definition is None:
+            raise NotPlaceable(f"{name} is not in {self.source.path.name}")
+        if definition.lineno not in self._functions:
+            self._functions[definition.lineno] = FunctionRewrite(self.source.parsed(definition), self.source.width)
+        return self._functions[definition.lineno]
+
+    def check(self) -> None:
+        """Let the model class (the owner of the decoder layers) refuse modes in which prefetch does not work.
+
+        Raises:
+            NotPlaceable: it has no `__init__` that gets the configuration.
+        """
+        init, config = self._configured(self.recording.class_of(self.recording.root))
+        init.after_super(f"check_prefetch({config})")
+
+    def text(self) -> str:
+        """The file's new text; lines outside the edited functions are not touched."""
+        lines = list(self.source.lines)
+        changed = {line: f for line, f in self._functions.items() if f.changed}
+        for definition in (f for versions in self.source.functions.values() for f in versions):
+            if definition.lineno in changed and definition.end_lineno is not None:
+                new = changed[definition.lineno].code()
+                lines[definition.lineno - 1 : definition.end_lineno] = [new] + [""] * (
+                    definition.end_lineno - definition.lineno
+                )
+        if changed:
+            self._add_helpers(lines)
+        return "".join(lines)
+
+    def _plumb(self, statement: Statement) -> None:
+        init, config = self._configured_init(statement)
+        if not init.assigns("enable_prefetch"):
+            init.after_super(f'self.enable_prefetch = getattr({config}, "enable_prefetch", False)')
+        if statement.link:
+            init.after_super(f"self.{statement.link.name} = None")
+            self._set_link(statement.link)
+        if statement.mark:
+            init.after_super(f"self.{statement.mark.name} = False")
+            child = statement.mark.child
+            self.function(f"{statement.mark.parent}.__init__").after_assignment(
+                [child.partition(".")[0]], f"self{attribute(child)}.{statement.mark.name} = True"
+            )
+
+    def _configured_init(self, statement: Statement) -> tuple[FunctionRewrite, str]:
+        """The nearest `__init__` that all instances run: of the class that defines the function, or one of its bases."""
+        defining = getattr(self.recording.python_module, statement.spot.function.partition(".")[0])
+        try:
+            return self._configured(defining)
+        except NotPlaceable:
+            classes = {self.recording.class_of(owner) for owner in statement.owners}
+            if len(classes) != 1:
+                raise
+            return self._configured(classes.pop())
+
+    def _configured(self, cls: type) -> tuple[FunctionRewrite, str]:
+        for base in cls.__mro__:
+            definition = self.source.function(f"{base.__name__}.__init__") if self.recording.in_file(base) else None
+            if definition is None:
+                continue
+            names = [p.arg for p in parameters(definition)]
+            config = next((n for n in names if n == "config"), None) or next(
+                (n for n in names if n.endswith("config")), None
+            )
+            if config is None:
+                raise NotPlaceable(f"{base.__name__}.__init__ does not get the config, which holds the switch")
+            return self.function(f"{base.__name__}.__init__"), config
+        raise NotPlaceable(f"{cls.__name__} has no __init__ in {self.source.path.name}, so it can't get the switch")
+
+    def _set_link(self, link: Link) -> None:
+        init = self.function(f"{link.parent}.__init__")
+        step = 4
+        if link.name == NEXT_LAYER:
+            layers = self.recording.layers
+            holder, target, needed = f"layer{attribute(link.holder)}", NEXT_LAYER, [layers]
+            step += 4
+        else:
+            holder, target = f"self{attribute(link.holder)}", f"self{attribute(link.target)}"
+            needed = [link.holder.partition(".")[0], link.target.partition(".")[0]]
+        step += 4 if link.only_if else 0
+        setter = f'object.__setattr__({holder}, "{link.name}", {target})'
+        text = layout.commented(setter, _LINK_COMMENT, step + 4, self.source.width)
+        if link.only_if:
+            text = f"if {link.only_if}:\n{layout.indented(text)}"
+        if link.name == NEXT_LAYER:
+            head = f"for layer, {NEXT_LAYER} in zip(self.{layers}[:-1], self.{layers}[1:], strict=True):"
+            text = f"{head}\n{layout.indented(text)}"
+        init.after_assignment(needed, text.rstrip("\n"))
+
+    def _add_helpers(self, lines: list[str]) -> None:
+        wanted = [name for name in ("check_prefetch", "npu_prefetch") if name not in self.source.top_level_names]
+        if not wanted:
+            return
+        imports = [node for node in self.source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        if not imports:
+            raise NotPlaceable(f"{self.source.path.name} imports nothing, not even torch")
+        end = "\r\n" if lines[0].endswith("\r\n") else "\n"
+        if self.recording.python_module.__name__.startswith("models."):
+            self._import_ours(lines, imports, f"from models.prefetch import {', '.join(wanted)}{end}")
+            return
+        last = imports[-1].end_lineno or imports[-1].lineno
+        blank = next((n for n, line in enumerate(self.source.lines[last:]) if line.strip()), 2)
+        text = "".join(f"\n\n{_HELPERS[name]}" for name in reversed(wanted)) + "\n" * max(0, 2 - blank)
+        lines[last - 1] += text.replace("\n", end)
+
+    def _import_ours(self, lines: list[str], imports: list[ast.Import | ast.ImportFrom], line: str) -> None:
+        """In import order, so that isort has nothing to say."""
+        own = [n for n in imports if isinstance(n, ast.ImportFrom) and (n.module or "").partition(".")[0] == "models"]
+        before = [node for node in own if (node.module or "") < "models.prefetch"]
+        if before:
+            lines[(before[-1].end_lineno or 1) - 1] += line
+        elif own:
+            lines[own[0].lineno - 1] = line + lines[own[0].lineno - 1]
+        else:
+            lines[(imports[-1].end_lineno or 1) - 1] += ("\r\n" if line.endswith("\r\n") else "\n") + line

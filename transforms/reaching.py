@@ -1,0 +1,264 @@
+"""How an instance that issues a prefetch spells the weight, and how instances that must not issue it are told apart.
+
+A weight below the instance is an attribute path. Any other weight is reached by a *link*: an attribute that the common
+parent sets to a sibling module (never to a parameter, which loading may replace), `None` by default and always asked,
+because draft models and other roles build the same class and bind nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from transforms.recording import Recording
+
+NEXT_LAYER = "next_layer"
+
+
+class NotPlaceable(Exception):
+    """A plan entry that can't be written into the source; the message says why."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """An attribute of the instances at `holder` that leads to a module outside them.
+
+    Attributes:
+        parent: class whose `__init__` sets it.
+        name: the attribute.
+        holder: path of the instance, below the parent, or below a layer for `next_layer` (`""`: the layer).
+        target: path of the module it leads to, below the parent; `""` for `next_layer`.
+        only_if: condition on `self` (or `layer`) that holds where both paths exist, `""` if they always do.
+    """
+
+    parent: str
+    name: str
+    holder: str
+    target: str
+    only_if: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A bool attribute, False by default, that the parent's `__init__` sets on the child that plays the planned role."""
+
+    parent: str
+    child: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How one instance spells one weight: `self` or `self.<link>`, then `path`."""
+
+    path: str
+    link: Link | None = None
+
+    @property
+    def base(self) -> str:
+        return f"self.{self.link.name}" if self.link else "self"
+
+    @property
+    def text(self) -> str:
+        return self.base + attribute(self.path)
+
+
+def attribute(path: str) -> str:
+    """`mlps.0.down_proj` as Python writes it after a name: `.mlps[0].down_proj`."""
+    out = ""
+    for part in path.split(".") if path else []:
+        out += f".{part}" if part.isidentifier() else f"[{part}]" if part.isdigit() else f'["{part}"]'
+    return out
+
+
+def reach(recording: Recording, owner: str, weight: str) -> Reach:
+    """How the instance at `owner` spells the parameter `weight`.
+
+    Raises:
+        NotPlaceable: only a same-layer relative or the next layer can be linked.
+    """
+    if is_below(weight, owner):
+        return Reach(weight[len(owner) + 1 :] if owner else weight)
+    layers = f"{recording.root}.{recording.layers}" if recording.root else recording.layers
+    if is_below(owner, layers) and is_below(weight, layers):
+        here, there = owner[len(layers) + 1 :].split("."), weight[len(layers) + 1 :].split(".")
+        if here[0] != there[0]:
+            if int(there[0]) != int(here[0]) + 1:
+                raise NotPlaceable(f"{weight} is not in the same or the next layer")
+            parent = _class_name(recording, recording.root)
+            link = Link(parent, NEXT_LAYER, ".".join(here[1:]), "")
+            return Reach(".".join(there[1:]), _complete(recording, link))
+    return _relative(recording, owner, weight, layers)
+
+
+def is_below(path: str, parent: str) -> bool:
+    return not parent or path.startswith(f"{parent}.")
+
+
+def condition(
+    recording: Recording, reached: Reach, planned: set[str], running: set[str]
+) -> tuple[tuple[str, ...], Mark | None]:
+    """What must hold on an instance so that exactly the planned ones issue the prefetch.
+
+    Args:
+        recording: the recorded run.
+        reached: how they spell the weight.
+        planned: FQNs of the instances that are in the plan.
+        running: FQNs of all instances that run the statement.
+
+    Returns:
+        Conditions, to be nested in this order, and a mark if one is needed.
+
+    Raises:
+        NotPlaceable: they can't be told apart in readable code.
+    """
+    link = reached.link
+    if link is not None:
+        bound = bound_instances(recording, link)
+        missing = (running & bound) - planned
+        conditions: tuple[str, ...] = (f"{reached.base} is not None",)
+    else:
+        bound, missing, conditions = running, running - planned, ()
+    if not planned <= bound:
+        raise NotPlaceable(f"the link can't be set in {_some(planned - bound)}")
+    if not missing:
+        return conditions, None
+
+    def end(instance: str) -> str:
+        return target_of(recording, link, instance) if link else instance
+
+    by_type = _type_test(recording, reached.base, reached.path, map(end, planned), map(end, missing))
+    if by_type:
+        return (*conditions, by_type), None
+    if link is None:
+        mark = _role(recording, reached.path, planned, running)
+        if mark is not None:
+            return (f"self.{mark.name}",), mark
+    raise NotPlaceable(f"{_some(missing)} run the same statement, but are not in the plan with the same size")
+
+
+def bound_instances(recording: Recording, link: Link) -> set[str]:
+    """FQNs of the instances on which the link will be set."""
+    return set(_pairs(recording, link))
+
+
+def target_of(recording: Recording, link: Link, instance: str) -> str:
+    """FQN of the module that the link on this instance leads to."""
+    return _pairs(recording, link)[instance]
+
+
+def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Reach:
+    here, there = owner.split("."), weight.split(".")
+    common = 0
+    while here[common : common + 1] == there[common : common + 1] and common < len(here):
+        common += 1
+    while _is_list(recording, ".".join(here[:common])):
+        common -= 1
+    parent = ".".join(here[:common])
+    if is_below(layers, parent) and is_below(owner, layers):
+        raise NotPlaceable(f"{weight} is outside the layer that {owner} is in")
+    depth = common + 1
+    while _is_list(recording, ".".join(there[:depth])):
+        depth += 1
+    target, path = ".".join(there[common:depth]), ".".join(there[depth:])
+    if not path:
+        raise NotPlaceable(f"{weight} is a parameter of {parent} itself, and links lead to modules")
+    name = "linked_" + target.replace(".", "_")
+    link = Link(_class_name(recording, parent), name, ".".join(here[common:]), target)
+    return Reach(path, _complete(recording, link))
+
+
+def _complete(recording: Recording, link: Link) -> Link:
+    """Add the condition under which the parent has both ends of the link."""
+    has, lacks = [], []
+    for parent in _parents(recording, link):
+        ends = [join(parent, link.holder), join(parent, link.target)]
+        (has if all(end in recording.modules for end in ends) else lacks).append(parent)
+    if not lacks:
+        return link
+    variable = "layer" if link.name == NEXT_LAYER else "self"
+    for path in (link.holder, link.target):
+        test = _type_test(recording, variable, f"{path}.", has, lacks) if path else None
+        if test:
+            return Link(link.parent, link.name, link.holder, link.target, test)
+    raise NotPlaceable(f"{_some(lacks)} has no {link.holder}, and no type of a child tells")
+
+
+def _pairs(recording: Recording, link: Link) -> dict[str, str]:
+    """Instance that holds the link -> module it leads to."""
+    parents = _parents(recording, link)
+    pairs = {}
+    for index, parent in enumerate(parents):
+        holder = join(parent, link.holder)
+        if link.name == NEXT_LAYER:
+            target = parents[index + 1] if index + 1 < len(parents) else None
+        else:
+            target = join(parent, link.target)
+        if holder in recording.modules and target in recording.modules:
+            pairs[holder] = target
+    return pairs
+
+
+def _parents(recording: Recording, link: Link) -> list[str]:
+    if link.name == NEXT_LAYER:
+        layers = join(recording.root, recording.layers)
+        return [f"{layers}.{i}" for i in range(len(recording.modules[layers]))]  # type: ignore[arg-type]
+    return [name for name, module in recording.modules.items() if type(module).__name__ == link.parent]
+
+
+def _type_test(
+    recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]
+) -> str | None:
+    """`isinstance(self.mlp, X)` for the shortest part of the path whose type tells the instances apart."""
+    planned, others = list(planned), list(others)
+    parts = path.split(".")
+    for length in range(1, len(parts)):
+        head = ".".join(parts[:length])
+        types = {type(recording.modules.get(join(instance, head))) for instance in planned}
+        if len(types) != 1 or types & {type(recording.modules.get(join(o, head))) for o in others}:
+            continue
+        name = types.pop().__name__
+        if hasattr(recording.python_module, name):
+            return f"isinstance({base}{attribute(head)}, {name})"
+    return None
+
+
+def _role(recording: Recording, path: str, planned: set[str], running: set[str]) -> Mark | None:
+    """The one role (class of the parent, path below it) that all planned instances play, and no other."""
+    roles = {_place(recording, instance) for instance in planned}
+    if len(roles) != 1:
+        return None
+    parent, child = roles.pop()
+    playing = {join(name, child) for name, m in recording.modules.items() if type(m).__name__ == parent}
+    if playing & running != planned:
+        return None
+    return Mark(parent, child, f"prefetch_{[p for p in path.split('.') if p.isidentifier()][-2:][0]}")
+
+
+def _place(recording: Recording, instance: str) -> tuple[str, str]:
+    head, child = instance, ""
+    while True:
+        head, _, tail = head.rpartition(".")
+        child = join(tail, child)
+        if not _is_list(recording, head):
+            return _class_name(recording, head), child
+
+
+def _is_list(recording: Recording, fqn: str) -> bool:
+    return isinstance(recording.modules.get(fqn), nn.ModuleList | nn.ModuleDict)
+
+
+def _class_name(recording: Recording, fqn: str) -> str:
+    cls = recording.class_of(fqn)
+    if not recording.in_file(cls):
+        raise NotPlaceable(f"{cls.__name__}, the class of {fqn or 'the model'}, is not in {recording.source.path.name}")
+    return cls.__name__
+
+
+def join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _some(names: Iterable[str]) -> str:
+    names = sorted(names)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
