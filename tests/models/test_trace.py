@@ -272,6 +272,36 @@ def test_a_kernel_that_writes_its_cache_orders_the_readers_of_it():
     assert work.kernels[2].inputs == (0,)
 
 
+def test_tensors_inside_an_object_count_by_what_is_done_with_them():
+    """As forward metadata is passed: the kernel depends on the field that it uses, not on the others."""
+
+    @kernel("Attention", "mix")
+    def attend(x, metadata):
+        return x + metadata.used
+
+    def forward(self, x):
+        used, other = self.a(x), self.b(x)
+        return attend(x, SimpleNamespace(used=used, other=other))
+
+    assert [k.inputs for k in traced(Model(layer_of(forward, a=(8, 8), b=(8, 8)))).kernels] == [(), (), (0,)]
+
+
+def test_a_cache_that_a_kernel_writes_and_returns_stays_the_same_memory():
+    @kernel("ScatterCache", "vector")
+    def store(cache, x):
+        cache[:4].copy_(x)
+        return cache
+
+    def forward(self, x):
+        self.same = store(self.cache, self.a(x)) is self.cache
+        return self.b(self.cache)
+
+    layer = layer_of(forward, a=(8, 8), b=(8, 8))
+    layer.register_buffer("cache", torch.zeros(16, 8))
+    assert [k.inputs for k in traced(Model(layer)).kernels] == [(), (0,), (1,)]
+    assert layer.same
+
+
 def test_a_kernel_that_hands_its_argument_back_still_produces_its_result():
     def forward(self, x):
         y = self.a(x)
@@ -361,6 +391,21 @@ def test_ports_look_at_the_first_tensor_of_arguments_keywords_and_results():
     one, two = traced(Model(layer)).calls["layers.0.pick"]
     assert (one.input_kernel, one.output_kernel) == (0, 0)
     assert (two.input_kernel, two.output_kernel) == (0, None)
+
+
+def test_the_port_of_a_tensor_with_several_producers_is_the_last_one():
+    def fill(self, x):
+        buffer = torch.empty(8, 8, device=x.device)
+        buffer[4:].copy_(self.a(x))
+        buffer[:4].copy_(x)
+        return buffer
+
+    layer = layer_of(lambda self, x: self.next(self.fill(x)), next=(8, 8))
+    layer.fill = layer_of(fill, a=(8, 8))
+    work = traced(Model(layer))
+    assert ops(work) == ["MatMul", "TensorMove", "TensorMove", "MatMul"]
+    assert work.calls["layers.0.fill"][0].output_kernel == work.calls["layers.0.next"][0].input_kernel == 2
+    assert work.kernels[3].inputs == (1, 2)
 
 
 def test_layer_numbers_come_from_the_path_and_hooks_are_removed():
