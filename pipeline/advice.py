@@ -139,20 +139,13 @@ def _too_early(
         lost = through + entry.max_size > limits.usable_l2
         if apart <= 1 and not lost:
             continue
-        nearer = [
-            fqn
-            for producer, fqn, _ in flow.legal_before(place.reader)
-            if producer > place.producer
-            and passed[place.reader] - passed[producer + 1] + entry.max_size <= limits.usable_l2
-        ]
-        if not nearer:
+        better = _later(flow, place, passed, limits.usable_l2 - entry.max_size)
+        if better is None:
             continue
         told.add(entry.target)
-        # The earliest of those that work leaves the copy the most time.
-        better = names.relative(nearer[-1], entry.layer)
         why = (
-            f"{approximate_size(through)} pass through L2 between the dependency and the target, more than about "
-            f"{approximate_size(limits.usable_l2)} of usable L2 keep (modelled)"
+            f"{approximate_size(through)} pass through L2 between the dependency and the target, too much for a copy "
+            f"of {approximate_size(entry.max_size)} in about {approximate_size(limits.usable_l2)} of usable L2 (modelled)"
             if lost
             else f"the dependency is {apart} layers before its target"
         )
@@ -160,8 +153,19 @@ def _too_early(
             "dependency-early",
             _key(entry.target, "dependency"),
             f"{why}: the copy is likely to be lost before it is used",
-            f"Move it later, e.g. to `{better}`.",
+            f"Move it later, e.g. to `{names.relative(better, entry.layer)}`.",
         )
+
+
+def _later(flow: Flow, place: Placement, passed: Sequence[float], room: float) -> str | None:
+    """The earliest legal dependency behind this one from which at most `room` bytes pass; it leaves the most time."""
+    best: tuple[int, str] | None = None
+    for producer, fqn, _ in flow.legal_before(place.reader):  # nearest first
+        if producer <= place.producer or passed[place.reader] - passed[producer + 1] > room:
+            break
+        if best is None or producer < best[0]:
+            best = (producer, fqn)
+    return best[1] if best is not None else None
 
 
 def _filled(flow: Flow) -> list[float]:

@@ -126,7 +126,7 @@ def check_model(recipe: Recipe, model: str) -> list[Problem]:
     report = Reporter(recipe.source)
     if recipe.model and recipe.model != model:
         report.error(
-            "other-model",
+            "recipe-for-another-model",
             "recipe.model",
             f"recipe `{recipe.name}` is for model `{recipe.model}`, not for `{model}`",
             f"Leave out `model=` (the recipe selects its own), or choose a recipe for `{model}`.",

@@ -48,12 +48,13 @@ def parse_size(value: Any) -> int:
 
 
 def format_size(size: int) -> str:
-    """Exact text of a size that `parse_size` reads back: the largest binary unit with at most three decimals."""
+    """Exact text of a size that `parse_size` reads back: its largest binary unit if three decimals are enough, else bytes."""
     for unit in ("GiB", "MiB", "KiB"):
         if abs(size) >= _UNITS[unit]:
             scaled = Decimal(size) / _UNITS[unit]
             if scaled == scaled.quantize(Decimal("0.001")):
                 return f"{_trim(scaled)} {unit}"
+            break
     return f"{size} B"
 
 

@@ -71,11 +71,12 @@ class YamlSource:
     def _values(self) -> Any:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
 
         try:
             # The loader that composition uses: YAML dialects differ in what `1_000` or `0.7` is.
             return OmegaConf.to_container(OmegaConf.load(self.path), resolve=False)
-        except (OSError, UnicodeDecodeError, OmegaConfBaseException, ValueError):
+        except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
             return None
 
     @cached_property

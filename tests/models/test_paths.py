@@ -65,7 +65,7 @@ def test_each_kind_of_segment_is_read(text: str, segment: object) -> None:
     ],
 )
 def test_what_is_no_path_is_refused_by_naming_the_part(text: str, part: str) -> None:
-    with pytest.raises(PatternError, match=".") as error:
+    with pytest.raises(PatternError) as error:
         parse_pattern(text)
     assert part in str(error.value)
 
