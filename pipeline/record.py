@@ -60,8 +60,8 @@ class TargetResult:
 
     Attributes:
         name: the target's name in the recipe.
-        weight: FQN of one weight as an example.
-        dependency: FQN and port of one dependency as an example.
+        weight, dependency: as the recipe writes them.
+        example: FQN of the first weight.
         count: prefetches of this target in one step.
         op: operator of the kernels that read the weight.
         theoretical_size, max_size, offset: bytes, of the example.
@@ -73,7 +73,8 @@ class TargetResult:
         covered: share of the copied bytes that had arrived when the target started, %.
         used: share of the copied bytes that the target found in L2, %.
         gain_alone: gain of the step with only this target, %.
-        gain_without: what the whole plan's gain loses if only this target is left out, percentage points.
+        gain_without: what the whole plan's gain loses if only this target is left out, percentage points: below 0 the
+            plan is better without it.
         why: why this target and this window, in words.
         next: the adjustment that follows for this target, or None.
     """
@@ -81,6 +82,7 @@ class TargetResult:
     name: str
     weight: str
     dependency: str
+    example: str
     count: int
     op: str
     theoretical_size: int
@@ -174,7 +176,8 @@ class Signal:
     """A failure signal and what to change next.
 
     Attributes:
-        id: `no_gain_window_slower`, `wait_moved`, `new_tail`, `target_not_faster`, `grow` (no failure: room to grow).
+        id: `no_gain_window_slower`, `window_slower`, `plan_better_without`, `target_not_faster`, `wait_moved`,
+            `new_tail`; `keep` and `grow` are no failures: the plan needs the target, or there is room.
         target: the recipe's target it is about, None if about the whole plan.
         seen: what was seen.
         adjustment: what to change, from what to what.
@@ -204,17 +207,43 @@ class Assessment:
     Attributes:
         metrics: dotted name -> figure: `baseline.step`, `optimized.step`, `delta.step`, `baseline.throughput`,
             `optimized.throughput`, `physical_limit`, and `baseline.target_kernels`, `optimized.target_kernels`,
-            `delta.target_kernels`, `delta.windows`, `baseline.above_limit`, `optimized.above_limit`,
-            `prefetch.per_layer`, `prefetch.in_flight`, `prefetch.total`. `delta.*` is % of baseline, positive = faster.
+            `delta.target_kernels`, the same three of `windows`, `baseline.above_limit`, `optimized.above_limit` (%),
+            `prefetch.per_layer`, `prefetch.in_flight`, `prefetch.total` (MiB). `delta.*` is % of baseline,
+            positive = faster.
         targets: one per target of the recipe, in recipe order.
         verdict: the outcome.
         checklist: the five points.
+        hotspots: where the baseline's time goes, longest first.
     """
 
     metrics: Mapping[str, Figure]
     targets: Sequence[TargetResult]
     verdict: Verdict
     checklist: Sequence[ChecklistItem]
+    hotspots: Sequence["Hotspot"] = ()
+
+
+@dataclass(frozen=True)
+class Hotspot:
+    """Kernels of one operator at one place of all layers, in the baseline.
+
+    Attributes:
+        op: the operator.
+        module: the module that launches them, the layer index as `{i}`.
+        count: kernels in a step.
+        time: their summed time, us.
+        share: of the summed time of all kernels, %.
+        memory_bound: share of their time that moving their bytes from HBM takes, %.
+        target: the recipe's target they read, "" if none.
+    """
+
+    op: str
+    module: str
+    count: int
+    time: Figure
+    share: Figure
+    memory_bound: Figure
+    target: str = ""
 
 
 @dataclass
