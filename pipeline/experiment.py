@@ -64,7 +64,7 @@ class Experiment:
     @property
     def machine_key(self) -> str:
         """Equal for two experiments with the same machine model and the same draws of its unknowns."""
-        return fingerprint(self.config["hardware"], self.draws, self.seed)
+        return fingerprint(self.config["hardware"], self.exe_mode, self.draws, self.seed)
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,14 @@ def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | No
     problems += _backend_problems(backend)
     warnings = raise_errors(problems)
     assert model is not None and deployment is not None and machine is not None
+    exe_mode = str(runtime.get("exe_mode", ""))
     return Experiment(
         config,
         model,
         recipe,
         deployment,
-        machine,
-        str(runtime.get("exe_mode", "")),
+        machine.for_mode(exe_mode),
+        exe_mode,
         backend.get("draws", 256),
         backend.get("seed", 0),
         tuple(warnings),

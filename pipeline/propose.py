@@ -1,0 +1,131 @@
+"""`propose`: the design proposal that is confirmed before any source is changed. Writes nothing."""
+
+import hashlib
+import re
+from typing import Any
+
+from pipeline.experiment import Prepared
+from pipeline.sizes_text import approximate_size
+from pipeline.trial import make_source, source_name
+from pipeline.validate import setting
+
+_HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
+
+
+def run_propose(prepared: Prepared) -> tuple[str, dict[str, Any]]:
+    """The proposal as Markdown, and the same as data.
+
+    Raises:
+        RefusedError: the plan can't be written into the source; holds every reason.
+    """
+    source, name = make_source(prepared), source_name(prepared)
+    plan = prepared.resolution.plan
+    points = insertion_points(source.diff)
+    digest = patch_hash(plan.hash, source.diff, source.before)
+    data = {
+        "status": "ok",
+        **setting(prepared),
+        "patch_hash": digest,
+        "plan": plan.to_json(),
+        "files": [name],
+        "insertion_points": [{"file": name, "line": line, "text": text} for line, text in points],
+        "diff": source.diff,
+        "problems": [p.to_json() for p in prepared.problems],
+    }
+    return _markdown(prepared, name, source.diff, points, digest), data
+
+
+def patch_hash(plan_hash: str, diff: str, *contents: str) -> str:
+    """What a reviewer confirms: the plan, the diff, and the content of every file it touches."""
+    digest = hashlib.sha256()
+    for part in (plan_hash, diff, *contents):
+        digest.update(hashlib.sha256(part.encode()).digest())
+    return digest.hexdigest()[:16]
+
+
+def insertion_points(diff: str) -> list[tuple[int, str]]:
+    """(line in the new file, text) of every added `npu_prefetch` call."""
+    points, line = [], 0
+    for row in diff.splitlines():
+        hunk = _HUNK.match(row)
+        if hunk:
+            line = int(hunk.group(1))
+        elif row.startswith("+++") or row.startswith("---"):
+            continue
+        elif row.startswith(("+", " ")):
+            if row.startswith("+") and re.match(r"\s*(self\.)?npu_prefetch\(", row[1:]):
+                points.append((line, row[1:].strip()))
+            line += 1
+    return points
+
+
+def _markdown(prepared: Prepared, name: str, diff: str, points: list[tuple[int, str]], digest: str) -> str:
+    experiment, resolution = prepared.experiment, prepared.resolution
+    where = ", ".join(f"{key} `{value}`" for key, value in setting(prepared).items())
+    rows = [
+        f"| {m.target} | `{m.weight}` | `{m.dependency}` | {m.matched} | {approximate_size(m.theoretical_size)} "
+        f"| {approximate_size(m.max_size)} | {_basis(m.coefficient)} | {_window(m)} |"
+        for m in resolution.matches
+    ]
+    warnings = [f"- {p.message}{' ' + p.fix if p.fix else ''}" for p in prepared.problems]
+    deployment = experiment.deployment.name
+    lines = [
+        f"# Proposal: weight prefetch for {experiment.model.name}",
+        "",
+        f"For {where}. Patch hash `{digest}` (plan, diff and content of every touched file).",
+        "Nothing was written. Sizes are exact, windows are modelled; no NPU was used.",
+        "",
+        "## Targets, sizes and dependencies",
+        "",
+        "| target | weight | starts after | layers | whole weight | max_size | size from | window, modelled |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+        f"{len(resolution.plan.prefetch)} calls per decode step, none in prefill; at most "
+        f"{approximate_size(resolution.in_flight)} copied and not yet read.",
+        "",
+        "## Files that change",
+        "",
+        f"- `{name}`",
+        "",
+        "## How the switch gets to the calls",
+        "",
+        "`enable_prefetch` of the configuration (default off) -> `config.enable_prefetch` -> each class's `__init__` "
+        "(`self.enable_prefetch`) -> `forward`, where a call is made in decode only. The model's `__init__` refuses "
+        "prefetch in a graph mode without multi-stream, and in an execution mode that has no prefetch. Declared here: "
+        f"exe_mode `{experiment.exe_mode}`, multi_stream {experiment.deployment.multi_stream}.",
+        "",
+        "## Insertion points",
+        "",
+        *(f"- `{name}:{line}`: `{text}`" for line, text in points),
+        "",
+        *(["## To keep in mind", "", *warnings, ""] if warnings else []),
+        "## Diff",
+        "",
+        "```diff",
+        diff.rstrip("\n"),
+        "```",
+        "",
+        "## Next",
+        "",
+        "Confirm or change it: another size (`recipe.prefetch.coefficient=0.5`), fewer targets "
+        "(`recipe.prefetch.only=[...]`), another dependency "
+        "(`recipe.prefetch.targets.NAME.dependency=...`). Then sweep:",
+        "",
+        "```",
+        f"npu-recipes -m recipe={_recipe(prepared)} deployment={deployment} recipe.prefetch.coefficient=0.5,0.7,1.0",
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _recipe(prepared: Prepared) -> str:
+    return prepared.experiment.recipe.name
+
+
+def _basis(coefficient: Any) -> str:
+    return "explicit size" if coefficient is None else f"coefficient {coefficient}"
+
+
+def _window(match: Any) -> str:
+    return "" if match.window is None else f"{match.window.value:.1f} us"
