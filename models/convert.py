@@ -6,7 +6,8 @@ Where the two store weights otherwise:
 |---|---|---|
 | `gate_proj`, `up_proj` | `gate_up_proj` | stacked along the outputs |
 | `q_proj`, `k_proj`, `v_proj` (Qwen3) | `qkv_proj` | stacked along the outputs |
-| `kv_b_proj` [N (nope + v), latent] | `kv_b_proj_w_k` [N, nope, latent], `kv_b_proj_w_v` [N, latent, v] | split, absorbed |
+| `q_a_proj`, `q_b_proj`, `kv_a_proj_with_mqa` [out, in] | same names [in, out] | transposed for MLAProlog |
+| `kv_b_proj` [N (nope + v), latent] | `kv_b_proj_w_k` [N, nope, latent], `kv_b_proj_w_v` [N, latent, v] | split |
 | `q_a_layernorm`, `kv_a_layernorm` | same names | times sqrt(hidden / rank): the LoRA scales of MLA |
 | `experts.gate_up_proj` [E + Z, 2 I, H] | `experts.w13_weight` [E, H, 2 I] | transposed; zero experts own no weights |
 | `experts.down_proj` [E, H, I] | `experts.w2_weight` [E, I, H] | transposed |
@@ -46,6 +47,8 @@ def _convert_longcat_flash(state: dict[str, Tensor], config: Any) -> None:
             state[name] = state[name] * q_scale
         elif name.endswith("kv_a_layernorm.weight"):
             state[name] = state[name] * kv_scale
+        elif name.endswith(("q_a_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight")):
+            state[name] = state[name].t()
         elif name.endswith("kv_b_proj.weight"):
             by_head = state.pop(name).view(config.num_attention_heads, -1, config.kv_lora_rank)
             w_k, w_v = by_head.split([config.qk_nope_head_dim, config.v_head_dim], 1)

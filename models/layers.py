@@ -101,8 +101,18 @@ class Linear(nn.Module):
         if self.weight_scale is None:
             return ops.matmul(x, self.weight)
         if not self.dequantise:
-            return ops.quant_matmul(x, self.weight)
-        return ops.quant_matmul(x, self.weight, scale, self.weight_scale, self.dtype)
+            return ops.quant_matmul(x, self.weight, self.weight_scale)
+        return ops.quant_matmul(x, self.weight, self.weight_scale, scale, self.dtype)
+
+
+class InputMajorLinear(nn.Module):
+    """A projection whose weight, stored [in, out], goes into a fused kernel; the module itself is never called."""
+
+    def __init__(self, config: Any, in_features: int, out_features: int, column: tuple[str, int] = ("", 1)) -> None:
+        super().__init__()
+        self.weight = parameter(
+            in_features, out_features, dtype=config.dtype, fan_in=in_features, cuts=(Cut(1, *column),)
+        )
 
 
 class RMSNorm(nn.Module):

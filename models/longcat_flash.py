@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models import ops
 from models.deployment import Deployment
-from models.layers import AddRMSNorm, Cut, Embedding, Linear, RMSNorm, RotaryEmbedding, parameter
+from models.layers import AddRMSNorm, Cut, Embedding, InputMajorLinear, Linear, RMSNorm, RotaryEmbedding, parameter
 from models.metadata import ForwardMetadata
 from models.problems import Problem
 
@@ -230,10 +230,10 @@ class LongcatFlashAttention(nn.Module):
         self.o_proj_tp_size = config.deployment.o_proj_tp_size
         self.softmax_scale = (nope + rope) ** -0.5
         group = ("attn_tp", self.attn_tp_size)
-        self.q_a_proj = Linear(config, config.hidden_size, config.q_lora_rank)
+        self.q_a_proj = InputMajorLinear(config, config.hidden_size, config.q_lora_rank)
         self.q_a_layernorm = RMSNorm(config, config.q_lora_rank, 1e-6)
-        self.q_b_proj = Linear(config, config.q_lora_rank, heads * (nope + rope), column=group)
-        self.kv_a_proj_with_mqa = Linear(config, config.hidden_size, latent + rope)
+        self.q_b_proj = InputMajorLinear(config, config.q_lora_rank, heads * (nope + rope), column=group)
+        self.kv_a_proj_with_mqa = InputMajorLinear(config, config.hidden_size, latent + rope)
         self.kv_a_layernorm = RMSNorm(config, latent, 1e-6)
         own_heads = (Cut(0, *group),)
         self.kv_b_proj_w_k = parameter(heads, nope, latent, dtype=config.dtype, fan_in=latent, cuts=own_heads)

@@ -15,9 +15,8 @@ class ForwardMetadata:
         positions: position of each token in its sequence, int64 [T].
         slot_mapping: slot of each token in the paged cache, int64 [T].
         block_table: pages of each sequence, int64 [B, pages].
-        kv_lengths: cached tokens of each sequence, this step's included, int32 [B].
-        query_lengths: cumulative number of query tokens, int32 [B].
-        attention_mask: the NPU operator's compressed causal mask, None elsewhere.
+        kv_lengths: cached tokens of each sequence, this step's included, int64 [B].
+        query_lengths: cumulative number of query tokens, int64 [B].
     """
 
     is_prefill: bool
@@ -26,7 +25,6 @@ class ForwardMetadata:
     block_table: Tensor
     kv_lengths: Tensor
     query_lengths: Tensor
-    attention_mask: Tensor | None = None
 
 
 def make_metadata(
@@ -42,6 +40,6 @@ def make_metadata(
     positions = (past + torch.arange(tokens, device=device)).repeat(sequences)
     first_slots = torch.arange(sequences, device=device) * pages * block_size  # pages of a sequence are consecutive
     slot_mapping = first_slots.repeat_interleave(tokens, output_size=sequences * tokens) + positions
-    kv_lengths = torch.full((sequences,), past + tokens, dtype=torch.int32, device=device)
-    query_lengths = torch.arange(1, sequences + 1, dtype=torch.int32, device=device) * tokens
+    kv_lengths = torch.full((sequences,), past + tokens, device=device)
+    query_lengths = torch.arange(1, sequences + 1, device=device) * tokens
     return ForwardMetadata(is_prefill, positions, slot_mapping, block_table, kv_lengths, query_lengths)

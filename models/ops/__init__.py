@@ -151,12 +151,12 @@ def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
 def quant_matmul(
     x: Tensor,
     weight: Tensor,
+    weight_scale: Tensor,
     scale: Tensor | None = None,
-    weight_scale: Tensor | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
-    """int8 x [T, K], int8 weight [N, K] -> [T, N]: int32 sums without scales, `dtype` with both scales."""
-    return _backend(x).quant_matmul(x, weight, scale, weight_scale, dtype)
+    """int8 x [T, K], int8 weight [N, K] -> [T, N]: `dtype` with row scales [T], int32 sums without."""
+    return _backend(x).quant_matmul(x, weight, weight_scale, scale, dtype)
 
 
 @kernel("SwiGLU", "vector")
@@ -210,7 +210,7 @@ def mla_prolog(
 
     Args:
         hidden_states: [T, H].
-        q_a_weight, q_b_weight, kv_a_weight: [out, in].
+        q_a_weight, q_b_weight, kv_a_weight: [in, out].
         w_k: the key part of kv_b, [N, nope, latent].
         cos, sin: [T, rope].
         slot_mapping: cache slot of each token, [T].
@@ -288,7 +288,7 @@ def moe_gating_top_k(logits: Tensor, bias: Tensor, top_k: int, routed_scaling_fa
 @kernel("MoeInitRouting", "vector", costs.dispatch)
 def moe_init_routing(
     x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Any, Tensor]:
     """`moe_dispatch` on one die."""
     return _backend(x).init_routing(x, expert_ids, routing, quantised)
 
@@ -296,14 +296,14 @@ def moe_init_routing(
 @kernel("MoeDistributeDispatch", "communication", costs.dispatch)
 def moe_distribute_dispatch(
     x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Any, Tensor]:
     """`moe_dispatch` over an expert-parallel group."""
     return _backend(x).dispatch(x, expert_ids, routing, quantised)
 
 
 @kernel("MoeFinalizeRouting", "vector", costs.combine)
 def moe_finalize_routing(
-    expert_out: Tensor, order: Tensor, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
 ) -> Tensor:
     """`moe_combine` on one die."""
     return _backend(x).finalize_routing(expert_out, order, expert_ids, expert_weights, x, routing)
@@ -311,7 +311,7 @@ def moe_finalize_routing(
 
 @kernel("MoeDistributeCombine", "communication", costs.combine)
 def moe_distribute_combine(
-    expert_out: Tensor, order: Tensor, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
 ) -> Tensor:
     """`moe_combine` over an expert-parallel group."""
     return _backend(x).combine(expert_out, order, expert_ids, expert_weights, x, routing)
@@ -319,7 +319,7 @@ def moe_distribute_combine(
 
 def moe_dispatch(
     x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Any, Tensor]:
     """Brings each token [T, H] to the dies of its experts [T, k], sorted by expert, rows of no local expert last.
 
     Returns:
@@ -332,7 +332,7 @@ def moe_dispatch(
 
 
 def moe_combine(
-    expert_out: Tensor, order: Tensor, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
 ) -> Tensor:
     """Brings the experts' results [R, H] back and adds them by weight [T, k]; zero experts return x itself."""
     if routing.ep_size > 1:
@@ -387,10 +387,10 @@ def all_reduce(x: Tensor, group: str, size: int) -> Tensor:
 @kernel("Send", "communication", costs.send)
 def send(x: Tensor) -> Tensor:
     """Sends x to the other side of an attention / FFN disaggregated deployment; a copy stands for what arrives."""
-    return _backend(x).send(x)
+    return collectives.send(x)
 
 
 @kernel("Recv", "communication", costs.recv)
 def recv(x: Tensor) -> Tensor:
     """Receives a tensor shaped like x from the other side; in one process, x normalised."""
-    return _backend(x).recv(x)
+    return collectives.recv(x)

@@ -84,3 +84,21 @@ def all_reduce(x: Tensor, group: str, size: int) -> Tensor:
     if not is_loopback(group):
         dist.all_reduce(out, group=_groups[group])
     return out
+
+
+def send(x: Tensor) -> Tensor:
+    """To the other side of an attention / FFN disaggregated deployment; the two sides are not connected yet."""
+    return x.clone()
+
+
+def recv(x: Tensor) -> Tensor:
+    """Shaped like x, from the other side. What it sends went through a norm: keeps the loopback of order one."""
+    return x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype)
+
+
+def communicator(group: str) -> str:
+    """Name of the group's HCCL communicator, for fused operators that communicate; the group's name without one."""
+    if is_loopback(group):
+        return group
+    backend = _groups[group]._get_backend(torch.device("npu"))
+    return backend.get_hccl_comm_name(dist.get_rank())  # type: ignore[attr-defined]

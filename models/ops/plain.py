@@ -54,11 +54,9 @@ def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(wide / scale.unsqueeze(-1)).clamp(-128, 127).to(torch.int8), scale
 
 
-def quant_matmul(
-    x: Tensor, weight: Tensor, scale: Tensor | None, weight_scale: Tensor | None, dtype: torch.dtype
-) -> Tensor:
+def quant_matmul(x: Tensor, weight: Tensor, weight_scale: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     accumulated = torch.matmul(x.to(torch.int32), weight.to(torch.int32).t())
-    if scale is None or weight_scale is None:
+    if scale is None:
         return accumulated
     return (accumulated.float() * scale.unsqueeze(-1) * weight_scale).to(dtype)
 
@@ -94,11 +92,11 @@ def mla_prolog(
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     heads, nope_dim, latent_dim = w_k.shape
-    query = F.linear(rms_norm(F.linear(hidden_states, q_a_weight), q_a_gamma, epsilon), q_b_weight)
+    query = rms_norm(hidden_states @ q_a_weight, q_a_gamma, epsilon) @ q_b_weight
     query = query.view(hidden_states.shape[0], heads, -1)
     q_nope, q_rope = query.split([nope_dim, query.shape[-1] - nope_dim], -1)
     q_nope = torch.matmul(q_nope.transpose(0, 1), w_k).transpose(0, 1)
-    latent = F.linear(hidden_states, kv_a_weight)
+    latent = hidden_states @ kv_a_weight
     k_nope, k_rope = latent.split([latent_dim, latent.shape[-1] - latent_dim], -1)
     k_nope = rms_norm(k_nope, kv_a_gamma, epsilon)
     _store(nope_cache, slot_mapping, k_nope)
@@ -231,15 +229,6 @@ def _half_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates the pairs (0, D/2), (1, D/2 + 1), ..."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin
-
-
-def send(x: Tensor) -> Tensor:
-    return x.clone()
-
-
-def recv(x: Tensor) -> Tensor:
-    """What the other side sends went through its norm: keeps the loopback's hidden states of order one."""
-    return x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype)
 
 
 init_routing = dispatch
