@@ -147,7 +147,8 @@ def help_text(arguments: Arguments) -> str:
     verbs = "\n".join(f"  {n:<10} {v.summary}{'' if v.ready else ' (later version)'}" for n, v in VERBS.items())
     return (
         "usage: npu-recipes [verb] [-m] [key=value ...]        (without a verb: run)\n\n"
-        "Weight-prefetch and SuperKernel recipes for LLM decode on Ascend NPUs: declare, prove, forecast, reproduce.\n\n"
+        "Weight-prefetch and SuperKernel recipes for LLM decode on Ascend NPUs:\n"
+        "declare, prove, forecast, reproduce.\n\n"
         f"verbs\n{verbs}\n\n{_KEYS}"
     )
 

@@ -101,7 +101,7 @@ def hydra(folders: Sequence[Path] = (CONF,)) -> Iterator[Any]:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    import pipeline.task  # noqa: F401  registers the resolver and the sweeper
+    import pipeline.task  # noqa: F401  registers the resolver
 
     with initialize_config_dir(config_dir=str(CONF), job_name="npu-recipes", version_base="1.3"):
         yield GlobalHydra.instance().hydra
@@ -133,6 +133,15 @@ def search_path_overrides(folders: Sequence[Path]) -> list[str]:
     return [f"hydra.searchpath=[{','.join(extra)}]"] if extra else []
 
 
+def recompose(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[dict[str, Any], Problem | None]:
+    """Compose recorded overrides, which select their groups already; call it inside `hydra()`.
+
+    Returns:
+        The plain configuration, or ({}, what is wrong).
+    """
+    return _compose([*overrides, *search_path_overrides(folders)])
+
+
 @dataclass(frozen=True)
 class _Chosen:
     """An override with one of its values."""
@@ -153,9 +162,7 @@ def _combinations(overrides: Sequence[UserOverride]) -> Iterator[tuple[_Chosen, 
     yield from itertools.product(*per_key)
 
 
-def _compose_point(
-    combination: Sequence[_Chosen], folders: Sequence[Path]
-) -> tuple[GridPoint | None, list[Problem]]:
+def _compose_point(combination: Sequence[_Chosen], folders: Sequence[Path]) -> tuple[GridPoint | None, list[Problem]]:
     chosen = {c.override.key: c.value or "" for c in combination if c.override.key in GROUPS}
     choices, problems = _choose(chosen, folders)
     if problems:
@@ -274,7 +281,7 @@ def _hydra_problem(error: Exception) -> Problem:
         text += f" ({str(error.__cause__).splitlines()[0]})"
     fix = ""
     if "hydra/launcher" in str(error):
-        fix = "Install the launcher: pip install hydra-joblib-launcher (or hydra-submitit-launcher, hydra-ray-launcher)."
+        fix = "Install the launcher, e.g. pip install hydra-joblib-launcher (submitit and ray have theirs)."
     return Problem("error", "cannot-compose", f"the configuration can't be composed: {text}", fix, key)
 
 

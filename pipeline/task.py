@@ -19,7 +19,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-import pipeline.grid_sweeper  # noqa: F401  registers the sweeper
 from models.problems import Problem, RefusedError
 from pipeline import outputs
 from pipeline.compose import CONF, option_file

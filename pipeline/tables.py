@@ -1,0 +1,161 @@
+"""Tables for the terminal: what a trial or a sweep found, row by row, with units and `modelled` in the headings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Trial = Mapping[str, Any]
+
+OUTCOMES = {
+    "improved": "green",
+    "worse": "red",
+    "degraded": "red",
+    "failed": "bold red",
+}
+
+
+def figure(trial: Trial, name: str) -> Mapping[str, Any] | None:
+    """A figure of a trial by its dotted name, None if the trial has none."""
+    place: Any = trial.get("metrics") or {}
+    for part in name.split("."):
+        place = place.get(part) if isinstance(place, Mapping) else None
+    return place if isinstance(place, Mapping) and "value" in place else None
+
+
+def number(found: Mapping[str, Any] | None, digits: int = 1, sign: bool = False, band: bool = False) -> str:
+    """`12.3`, `+1.2 [0.4, 2.1]`, or a dash."""
+    if not found or found.get("value") is None:
+        return "-"
+    spec = f"{'+' if sign else ''},.{digits}f"
+    text = format(found["value"], spec)
+    if band and found.get("low") is not None:
+        text += f" [{format(found['low'], spec)}, {format(found['high'], spec)}]"
+    return text
+
+
+def varying_names(trials: Sequence[Trial]) -> dict[str, str]:
+    """Varying key -> its heading: the last part, more of it if two would be equal."""
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.get("varying") or {}))
+    names = {key: key.rsplit(".", 1)[-1] for key in keys}
+    for key, name in names.items():
+        if list(names.values()).count(name) > 1:
+            names[key] = ".".join(key.split(".")[-2:])
+    return names
+
+
+def rungs(trial: Trial) -> str:
+    """`compiles passed, numerics passed (275/275 calls), graph not run`."""
+    words = []
+    for name, rung in (trial.get("verification") or {}).items():
+        text = f"{name} {str(rung.get('status')).replace('_', ' ')}"
+        if name == "numerics" and trial.get("calls_planned") is not None:
+            text += f" ({trial.get('calls_observed')}/{trial['calls_planned']} calls)"
+        words.append(text)
+    return "\n".join(words) or "-"
+
+
+def trials_table(trials: Sequence[Trial], title: str = "") -> Table:
+    """One row per trial: sizes, step, gain with its band, target kernels, windows, limit, rungs, verdict."""
+    table = Table(title=title or None, title_justify="left", show_lines=True, header_style="bold")
+    names = varying_names(trials)
+    for name in names.values():
+        table.add_column(name, no_wrap=True)
+    for heading in (
+        "prefetched\nMiB/layer",
+        "most in\nflight, MiB",
+        "decode step, us\nbaseline -> optimised",
+        "gain, %\n[band]",
+        "tokens/s\nbaseline -> optimised",
+        "target kernels, us\nbaseline -> optimised",
+        "windows\n%",
+        "above limit, %\nbaseline -> optimised",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("rungs")
+    table.add_column("verdict")
+    for trial in trials:
+        row = [str((trial.get("varying") or {}).get(key, "")) for key in names]
+        row += [
+            number(figure(trial, "prefetch.per_layer")),
+            number(figure(trial, "prefetch.in_flight")),
+            _pair(trial, "step"),
+            number(figure(trial, "delta.step"), 2, True, True).replace(" [", "\n["),
+            _pair(trial, "throughput", 0),
+            _pair(trial, "target_kernels"),
+            number(figure(trial, "delta.windows"), 2, True),
+            _pair(trial, "above_limit"),
+            rungs(trial),
+        ]
+        table.add_row(*row, outcome(trial))
+    return table
+
+
+def outcome(trial: Trial) -> Text:
+    """`improved (modelled)`."""
+    verdict = trial.get("verdict") or {}
+    word = str(verdict.get("outcome", trial.get("status")))
+    provenance = verdict.get("provenance")
+    text = word.replace("_", " ") + (f"\n({provenance})" if provenance else "")
+    return Text(text, style=OUTCOMES.get(word, ""))
+
+
+def alone_table(trials: Sequence[Trial]) -> Table | None:
+    """Each target by itself, the spec's first step: a row per target, a gain per trial. None without such figures."""
+    good = [trial for trial in trials if any(t.get("gain_alone") for t in trial.get("targets") or ())]
+    if not good:
+        return None
+    table = Table(
+        title="Each target alone: gain of the step in % [band], modelled", title_justify="left", header_style="bold"
+    )
+    for heading in ("target", "weight -> after"):
+        table.add_column(heading)
+    for heading in ("kernels", "kernel, us", "memory-\nbound, %", "window, us"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for trial in good:
+        table.add_column(str(trial.get("label") or "gain").replace(" ", "\n"), justify="right", no_wrap=True)
+    targets = {t["name"]: t for trial in reversed(good) for t in trial["targets"]}
+    order = list(dict.fromkeys(t["name"] for trial in good for t in trial["targets"]))
+    for name in order:
+        one = targets[name]
+        cells = [_target(trial, name) for trial in good]
+        table.add_row(
+            name,
+            f"{one.get('weight', '')}\nafter {one.get('dependency', '')}",
+            str(one.get("count", "")),
+            number(one.get("baseline")),
+            number(one.get("memory_bound"), 0),
+            number(one.get("window")),
+            *(number(cell.get("gain_alone"), 2, True, True) for cell in cells),
+        )
+    return table
+
+
+def result_view(trials: Sequence[Trial], heading: str, report: str) -> RenderableType:
+    """Everything that `run` prints in text: the trials, each target alone, what failed, where the report is."""
+    blocks: list[RenderableType] = [trials_table(trials, heading)]
+    alone = alone_table(trials)
+    if alone is not None:
+        blocks += [Text(""), alone]
+    failed = [trial for trial in trials if trial.get("status") != "ok"]
+    for trial in failed:
+        verdict = trial.get("verdict") or {}
+        words = f"{trial.get('label') or 'trial'} {trial.get('status')}: {verdict.get('reason', '')}"
+        blocks += [Text(""), Text(f"{words}\n  {trial.get('output_dir')}/status.json", style="red")]
+    taken = [t for t in trials if any(str(r).startswith("the whole trial") for r in t.get("reused") or ())]
+    if taken:
+        words = f"{len(taken)} of {len(trials)} trials were finished before and taken over"
+        blocks += [Text(""), Text(f"{words} (trial.fresh=true runs them again).")]
+    blocks += [Text(""), Text(f"report: {report}")]
+    return Group(*blocks)
+
+
+def _target(trial: Trial, name: str) -> Mapping[str, Any]:
+    return next((t for t in trial["targets"] if t["name"] == name), {})
+
+
+def _pair(trial: Trial, name: str, digits: int = 1) -> str:
+    before, after = figure(trial, f"baseline.{name}"), figure(trial, f"optimized.{name}")
+    return f"{number(before, digits)} -> {number(after, digits)}" if before or after else "-"

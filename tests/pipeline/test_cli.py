@@ -1,0 +1,167 @@
+"""The entry point: what is typed, what is refused, what goes to which stream."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.cli_fixtures import RECIPE, App, Result
+
+COEFFICIENT = "recipe.prefetch.coefficient"
+
+
+def codes(result: Result) -> list[str]:
+    assert result.code == 2 and result.json["status"] == "refused"
+    return [problem["code"] for problem in result.json["problems"]]
+
+
+def test_the_verb_defaults_to_run(app: App):
+    result = app(RECIPE, "format=json")
+    assert result.code == 0 and result.json["status"] == "ok"
+    assert Path(result.json["output_dir"]).is_dir()
+
+
+@pytest.mark.parametrize("words", [("-m", "validate"), ("validate", "-m"), ("validate", RECIPE, "-m")])
+def test_the_sweep_flag_may_stand_anywhere(app: App, words: tuple[str, ...]):
+    words = words if RECIPE in words else (*words, RECIPE)
+    assert app(*words, f"{COEFFICIENT}=0.5,0.7", "format=json").json["points"] == 2
+
+
+def test_json_is_one_object_on_stdout_and_everything_else_is_on_stderr(app: App):
+    result = app("-m", RECIPE, f"{COEFFICIENT}=0.5,0.7", "format=json", "runtime=eager")
+    assert len(result.json["trials"]) == 2
+    assert "a library that prints" in result.err and "testing only" in result.json["problems"][0]["message"]
+
+
+def test_text_shows_the_table_and_the_report_and_warnings_go_to_stderr(app: App):
+    result = app("-m", RECIPE, f"{COEFFICIENT}=0.5,0.7", "runtime=eager")
+    for words in ("0.5", "0.7", "+0.50", "[-0.50, +1.50]", "improved", "(modelled)", "Each target alone", "report.md"):
+        assert words in result.out
+    assert "testing only" in result.err and "testing only" not in result.out
+
+
+def test_unknown_verb_names_the_near_one(app: App):
+    result = app("validat", RECIPE, "format=json")
+    assert codes(result) == ["unknown-verb"] and "`validate`" in result.json["problems"][0]["message"]
+
+
+def test_verbs_of_later_versions_are_refused_with_a_reason(app: App):
+    assert codes(app("analyze", "format=json")) == ["verb-not-available"]
+
+
+def test_all_unknown_keys_are_reported_at_once_with_and_without_plus(app: App):
+    result = app("validate", RECIPE, "+recpe.x=1", "verifi.graph=true", "verify.graf=true", "format=json")
+    assert codes(result) == ["unknown-key"] * 3
+    messages = [p["message"] for p in result.json["problems"]]
+    assert ["Did you mean" in message for message in messages] == [True] * 3
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_unknown_keys_in_a_recipe_reach_its_own_validation(app: App, plus: str):
+    assert codes(app("validate", RECIPE, f"{plus}recipe.prefetch.coeficient=0.5", "format=json")) == ["unknown-key"]
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "1.5", "half"])
+def test_a_bad_value_is_refused_and_nothing_is_written(app: App, value: str):
+    assert codes(app(RECIPE, f"{COEFFICIENT}={value}", "format=json")) == ["bad-coefficient"]
+    assert app.written == [] and app.trials == []
+
+
+def test_one_bad_point_refuses_the_grid_before_any_trial_runs(app: App):
+    assert codes(app("-m", RECIPE, f"{COEFFICIENT}=0.5,half,2", "format=json")) == ["bad-coefficient"] * 2
+    assert app.written == [] and app.trials == []
+
+
+def test_several_values_without_the_flag_are_refused(app: App):
+    result = app(RECIPE, f"{COEFFICIENT}=0.5,0.7", "format=json")
+    assert codes(result) == ["sweep-without-m"] and "-m" in result.json["problems"][0]["fix"]
+
+
+def test_unknown_options_list_the_known_ones(app: App):
+    result = app("validate", "recipe=toy/decod", "deployment=one_dye", "hardware=x", "format=json")
+    assert codes(result) == ["unknown-recipe", "unknown-deployment", "unknown-hardware"]
+    assert "`toy/decode`" in result.json["problems"][0]["message"] and "one_die" in result.json["problems"][1]["fix"]
+
+
+def test_a_recipe_without_another_model(app: App):
+    assert codes(app("validate", RECIPE, "model=other", "format=json")) == ["recipe-for-another-model"]
+    assert app("validate", RECIPE, "model=toy").code == 0
+
+
+def test_no_recipe_lists_the_recipes(app: App):
+    result = app("validate", "format=json")
+    assert codes(result) == ["no-recipe"] and "toy/decode" in result.json["problems"][0]["fix"]
+
+
+def test_backends_of_later_versions_are_refused(app: App):
+    assert codes(app("validate", RECIPE, "backend=npu", "format=json")) == ["backend-not-available"]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "recipe.prefetch.targets.router.coefficient=0.7",
+        "+recipe.prefetch.targets.x={weight: layers.{i}.a, dependency: layers.{i}.b}",
+        "+recipe.prefetch.targets.x={weight: 'layers.{i+1}.a', dependency: layers.{i}.b:input, max_size: 18 MiB}",
+        "recipe.prefetch.targets.x.weight=layers.[0,2-5].a",
+        "~recipe.prefetch.targets.router",
+        "recipe.prefetch.only=[router]",
+        "+model.config.hidden_size=4096",
+        "deployment.batch_size=2",
+        "+verify.graph=false",
+    ],
+)
+def test_what_must_succeed(app: App, override: str):
+    result = app(RECIPE, override, "format=json")
+    assert result.code == 0, result.out + result.err
+
+
+def test_what_arrives_is_what_was_meant(app: App):
+    assert (
+        app(RECIPE, "+recipe.prefetch.targets.x={weight: layers.{i+1}.a, max_size: 18 MiB}", "model.config.n=4").code
+        == 0
+    )
+    [config] = app.trials
+    assert config["recipe"]["prefetch"]["targets"]["x"] == {"weight": "layers.{i+1}.a", "max_size": "18 MiB"}
+    assert config["model"]["config"] == {"hidden_size": 8, "n": 4}
+
+
+def test_deleting_what_is_not_there_names_what_is(app: App):
+    result = app("validate", RECIPE, "~recipe.prefetch.targets.ruter", "format=json")
+    assert codes(result) == ["unknown-key"] and "`router`" in result.json["problems"][0]["message"]
+
+
+def test_paths_with_spaces_commas_and_equals_signs(app: App):
+    assert app(RECIPE, "output=my results, a=b").code == 0
+    [folder] = (app.folder / "my results, a=b").glob("*/*/")
+    assert app("reproduce", str(folder)).code == 0
+
+
+def test_only_run_writes(app: App):
+    for words in (("validate", RECIPE), ("propose", RECIPE), ("list",), ("--help",), ("run", "--help")):
+        assert app(*words).code == 0
+    assert app.written == []
+
+
+def test_a_bug_of_ours_is_one_json_object_too(app: App, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pipeline.sweep.outputs.create", lambda *a, **k: 1 / 0)
+    result = app(RECIPE, "format=json")
+    assert result.code == 1 and "ZeroDivisionError" in result.json["error"] and "Traceback" in result.err
+
+
+def test_yaml_that_does_not_parse_is_refused_with_file_and_line(app: App):
+    (app.conf / "recipe/toy/broken.yaml").write_text("name: x\nprefetch: [\n")
+    result = app("validate", "recipe=toy/broken", "format=json")
+    assert codes(result) == ["not-yaml"] and result.json["problems"][0]["file"].endswith("broken.yaml")
+
+
+def test_help_and_list_start_without_torch():
+    code = (
+        "import sys; from pipeline.cli import main; "
+        "codes = [main(w) for w in (['--help'], ['validate', '--help'], ['list'])]; "
+        "assert codes == [0, 0, 0], codes; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "longcat_flash/decode_prefetch" in done.stdout
