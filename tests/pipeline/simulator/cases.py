@@ -15,7 +15,7 @@ def parameters(cores: int = 24, l2_mib: float = 192, fixed: float = 0.0, **value
     plain = {
         "hbm_share": 1.0,
         "core_bandwidth": 1e12,
-        "l2_bandwidth": 1e15,
+        "l2_bandwidth": 1e18,
         "l2_share": 1.0,
         "cmo_bandwidth": 0.5e6,
         "cmo_task": 0.0,
