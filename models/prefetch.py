@@ -75,9 +75,13 @@ def observe(into: list[PrefetchCall] | None = None) -> Iterator[list[PrefetchCal
 _observers: list[list[PrefetchCall]] = []
 
 
-def _stand_in(weight: torch.Tensor, dependency: torch.Tensor | None, max_size: int, offset: int = 0) -> None:
+def _on_cpu(weight: torch.Tensor, dependency: torch.Tensor | None, max_size: int, offset: int = 0) -> None:
     for calls in _observers:
         calls.append(PrefetchCall(weight, dependency, max_size, offset))
+
+
+def _on_meta(weight: torch.Tensor, dependency: torch.Tensor | None, max_size: int, offset: int = 0) -> None:
+    """Shapes only: also what a compiler runs while it traces."""
 
 
 def _register() -> torch.library.Library:
@@ -85,9 +89,9 @@ def _register() -> torch.library.Library:
     library = torch.library.Library("npu", "FRAGMENT")
     if not hasattr(torch.ops.npu, "npu_prefetch"):
         library.define("npu_prefetch(Tensor input, Tensor? dependency, int max_size, int offset=0) -> ()")
-    for device in ("CPU", "Meta"):
+    for device, implementation in (("CPU", _on_cpu), ("Meta", _on_meta)):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(OPERATOR, device):
-            library.impl("npu_prefetch", _stand_in, device)
+            library.impl("npu_prefetch", implementation, device)
     # It returns nothing, so without this a compiler may drop it as dead code.
     torch.fx.node.has_side_effect(torch.ops.npu.npu_prefetch.default)
     return library
