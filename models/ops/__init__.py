@@ -1,6 +1,6 @@
 """The kernels that an NPU would launch, each with a plain PyTorch meaning on CPU and `meta`.
 
-A function marked with `kernel` is one launch. On NPU tensors, or with `use_npu_operators`, it calls the fused
+A function marked with `kernel` is one launch. On NPU tensors, or inside `use_npu_operators`, it calls the fused
 `torch_npu` operator (`models.ops.npu`), otherwise `models.ops.plain`. Shapes: T tokens of this die, H hidden size,
 N attention heads of this die, E local experts, R rows that the experts see.
 """
@@ -57,8 +57,13 @@ _npu_operators = False
 
 @contextmanager
 def use_npu_operators() -> Iterator[None]:
-    """Call the fused `torch_npu` operators whatever the tensors' device (lowering on `meta`)."""
+    """Call the fused `torch_npu` operators, streams and core limits: to run on an NPU, or to lower on `meta`.
+
+    Raises:
+        ImportError: torch_npu is not installed.
+    """
     global _npu_operators
+    npu.prepare()
     before, _npu_operators = _npu_operators, True
     try:
         yield

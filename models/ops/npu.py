@@ -8,6 +8,7 @@ Weights are passed as the parameters themselves (`linear.weight`, never `.data`)
 reads the buffer that the operator reads.
 """
 
+import importlib
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,18 +23,31 @@ _NO_SMOOTHING = -1  # quant_mode of npu_moe_init_routing_v2
 _GROUPS_ARE_COUNTS = 1
 
 
+_graph_ops: Any = None
+_scope: Any = None
+
+
+def prepare() -> None:
+    """Import the graph-mode parts of torchair: not inside a function that is being compiled, dynamo refuses that.
+
+    Raises:
+        ImportError: torch_npu is not installed; the message names the extra.
+    """
+    global _graph_ops, _scope
+    try:
+        _graph_ops, _scope = importlib.import_module("torchair.ops"), importlib.import_module("torchair.scope")
+    except ImportError as error:
+        raise ImportError("the NPU operators need torch_npu: install npu-recipes[npu]") from error
+
+
 def stream(label: str) -> AbstractContextManager[Any]:
     """A GE stream label (`ge_graph`)."""
-    import torchair
-
-    return torchair.scope.npu_stream_switch(label, 3)
+    return _scope.npu_stream_switch(label, 3)
 
 
 def limit_cores(aic: int, aiv: int) -> AbstractContextManager[Any]:
     """GE core limits of the operators inside."""
-    import torchair
-
-    return torchair.scope.limit_core_num(aic, aiv)
+    return _scope.limit_core_num(aic, aiv)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -138,9 +152,7 @@ def fused_infer_attention_score(
 ) -> Tensor:
     several = query.shape[0] > metadata.block_table.shape[0]  # tokens per sequence
     if torch.compiler.is_compiling():  # lengths stay tensors in a graph
-        import torchair
-
-        operator: Any = torchair.ops.npu_fused_infer_attention_score_v2
+        operator: Any = _graph_ops.npu_fused_infer_attention_score_v2
         query_lengths, kv_lengths = metadata.query_lengths, metadata.kv_lengths
     else:
         operator = torch.ops.npu.npu_fused_infer_attention_score_v2
