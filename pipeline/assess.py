@@ -37,7 +37,7 @@ def assess(
     placements: Sequence[Placement] | None = None,
     loaded: LoadedModel | None = None,
     numerics: Rung | None = None,
-    alone_draws: int = 16,
+    alone_draws: int = 0,
 ) -> Assessment:
     """Judge a plan by its forecast.
 
@@ -51,7 +51,8 @@ def assess(
         placements: of the plan's entries; found here if None.
         loaded: the full-size model, for shapes and for other dependencies to propose.
         numerics: result of that rung.
-        alone_draws: draws of the band of each target alone; 0: no band.
+        alone_draws: draws of the band of each target alone; 0: no band (a draw of every target costs as much as as many
+            draws of the forecast).
     """
     places = list(placements) if placements is not None else placements_of(plan, workload)
     found = effects(workload, plan, places, forecast, machine.nominal())
@@ -82,7 +83,6 @@ def assess(
 def _metrics(workload: Workload, plan: Plan, forecast: "Forecast", found: Effects) -> dict[str, Figure]:
     limit = forecast.limit.value
     total = sum(p.max_size for p in plan.prefetch) / MIB
-    in_flight = forecast.optimised_step.copied_in_flight(workload) / MIB
     return {
         "baseline.step": forecast.baseline,
         "optimized.step": forecast.optimised,
@@ -100,7 +100,7 @@ def _metrics(workload: Workload, plan: Plan, forecast: "Forecast", found: Effect
         "optimized.above_limit": _above(forecast.optimised, limit),
         "prefetch.per_layer": Figure(total / max(1, workload.layers), "MiB"),
         "prefetch.total": Figure(total, "MiB"),
-        "prefetch.in_flight": Figure(in_flight, "MiB"),
+        "prefetch.in_flight": Figure(found.in_flight / MIB, "MiB"),
     }
 
 

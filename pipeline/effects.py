@@ -72,6 +72,7 @@ class Effects:
         kernels: every kernel that reads a planned weight.
         target_baseline, target_optimized: their summed time, us.
         window_baseline, window_optimized: summed time of all kernels in any window, targets left out, us.
+        in_flight: most bytes that copies had brought and no target had read yet, at any moment.
         slower: kernels that got slower by more than `TAIL_PERCENT` and `TAIL_US`, worst first, at most 5.
         streams: per stream what became of it.
     """
@@ -82,6 +83,7 @@ class Effects:
     target_optimized: float
     window_baseline: float
     window_optimized: float
+    in_flight: float
     slower: tuple["Slower", ...]
     streams: tuple["Stream", ...]
 
@@ -187,6 +189,7 @@ def effects(
         target_optimized=float(time1[ours].sum()),
         window_baseline=float(time0[anywhere].sum()),
         window_optimized=float(time1[anywhere].sum()),
+        in_flight=_in_flight(after, [placement.reader for placement in placements]),
         slower=_slower(workload, time0, time1),
         streams=_streams(workload, before, after),
     )
@@ -211,6 +214,17 @@ def hbm_rate(kernel: Kernel, parameters: "Parameters") -> float:
     """Bytes/us that a kernel can draw from HBM if nothing else runs."""
     hbm = parameters.hbm_peak * parameters["hbm_share"]
     return min(hbm, (kernel.cores or parameters.cores) * parameters["core_bandwidth"])
+
+
+def _in_flight(step: "StepResult", readers: Sequence[int]) -> float:
+    """A copy counts from its last byte until its first reader ends."""
+    changes = [(c.end, c.moved) for c in step.copies]
+    changes += [(max(c.end, step.ends[k]), -c.moved) for c, k in zip(step.copies, readers, strict=True)]
+    most = now = 0.0
+    for _, change in sorted(changes):  # at one moment reads come before arrivals
+        now += change
+        most = max(most, now)
+    return most
 
 
 def _slower(workload: Workload, before: np.ndarray, after: np.ndarray) -> tuple[Slower, ...]:
