@@ -103,6 +103,14 @@ class Deployment:
         return self.quant == "w8a8"
 
 
+def context_problems(deployment: Deployment, max_position_embeddings: int) -> list[Problem]:
+    """A context that the model has no positions for."""
+    if deployment.context_length <= max_position_embeddings:
+        return []
+    message = f"{deployment.context_length} tokens, but the model has {max_position_embeddings} positions"
+    return [Problem("error", "bad-value", message, "Give fewer.", "deployment.context_length")]
+
+
 def _range_problems(values: Mapping[str, Any], file: str | None) -> list[Problem]:
     problems = []
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models import ops
-from models.deployment import Deployment
+from models.deployment import Deployment, context_problems
 from models.layers import AddRMSNorm, Cut, Embedding, InputMajorLinear, Linear, RMSNorm, RotaryEmbedding, parameter
 from models.metadata import ForwardMetadata
 from models.problems import Problem
@@ -74,6 +74,7 @@ class LongcatFlashConfig:
         if self.moe_topk > self.n_routed_experts + self.zero_expert_num:
             message = f"{self.moe_topk} experts per token, but there are fewer"
             problems.append(Problem("error", "bad-value", message, key="model.config.moe_topk"))
+        problems += context_problems(self.deployment, self.max_position_embeddings)
         if self.qk_rope_head_dim % 2:
             message = "RoPE rotates pairs, so the dimension must be even"
             problems.append(Problem("error", "bad-value", message, key="model.config.qk_rope_head_dim"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models import ops
-from models.deployment import Deployment
+from models.deployment import Deployment, context_problems
 from models.layers import AddRMSNorm, Embedding, Linear, RMSNorm, RotaryEmbedding
 from models.metadata import ForwardMetadata
 from models.problems import Problem
@@ -71,6 +71,7 @@ class Qwen3Config:
             bad("o_proj_tp_size", f"{served.o_proj_tp_size} differs from attn_tp_size", "Give attn_tp_size.")
         if served.role != "all":
             bad("role", "Qwen3 dense has no FFN side to disaggregate", "Give all.")
+        problems += context_problems(served, self.max_position_embeddings)
         if self.num_attention_heads % self.num_key_value_heads:
             message = f"{self.num_key_value_heads} does not divide num_attention_heads {self.num_attention_heads}"
             problems.append(Problem("error", "bad-value", message, key="model.config.num_key_value_heads"))

@@ -1,6 +1,7 @@
 """Read a mapping from YAML or the command line into a dataclass's fields: all problems, no traceback."""
 
 import difflib
+import math
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -57,15 +58,16 @@ def _convert(value: Any, hint: Any) -> tuple[Any, str | None]:
     """The value as `hint` wants it, and None; or the value and what was expected instead."""
     origin = get_origin(hint)
     if origin is Literal:
-        return (value, None) if value in get_args(hint) else (value, _describe(hint))
+        same = any(value == option and type(value) is type(option) for option in get_args(hint))  # True is not 1
+        return value, None if same else _describe(hint)
     if origin in (Union, types.UnionType):
         results = [_convert(value, option) for option in get_args(hint)]
         return next((r for r in results if r[1] is None), (value, _describe(hint)))
     if hint is type(None):
         return value, None if value is None else "null"
-    if hint is float and type(value) is int:
-        return float(value), None
-    if hint in (int, float, bool, str):  # `type`, not isinstance: True is no size
+    if hint is float and type(value) in (int, float):
+        return float(value), None if math.isfinite(value) else _describe(hint)
+    if hint in (int, bool, str):  # `type`, not isinstance: True is no size
         return value, None if type(value) is hint else _describe(hint)
     if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return value, None if isinstance(value, Mapping) else "a mapping"
