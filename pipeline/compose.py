@@ -312,7 +312,7 @@ def _check_values(config: Mapping[str, Any]) -> list[Problem]:
         place = config.get(top)
         if leaf and not isinstance(place, Mapping):
             message = f"`{top}` must be a mapping, it is `{place}`"
-            problem = Problem("error", "not-a-mapping", message, f"Set {key}=VALUE instead.", top)
+            problem = Problem("error", "not-a-mapping", message, f"Set {top}.KEY=VALUE instead.", top)
             problems += [problem] if problem not in problems else []
             continue
         value = place.get(leaf) if leaf and isinstance(place, Mapping) else place

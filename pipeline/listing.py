@@ -86,8 +86,8 @@ def _first_comment(path: Path) -> str:
         elif lines:
             break
     text = " ".join(lines)
-    match = re.match(r".*?[.:](?=\s|$)", text)
-    return match[0].rstrip(".:") if match else text
+    match = re.match(r".*?\.(?=\s|$)", text)
+    return match[0].rstrip(".") if match else text
 
 
 def _shown(path: Path) -> str:

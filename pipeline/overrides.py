@@ -82,8 +82,9 @@ def read_overrides(tokens: Sequence[str]) -> tuple[list[UserOverride], list[Prob
 
 def quote(text: str) -> str:
     """A string as a quoted value of Hydra's grammar, safe for any content."""
-    text = re.sub(r'(\\*)"', r"\1\1\\\"", text)
-    text = re.sub(r"(\\+)$", r"\1\1", text)
+    # A backslash means something only before a quote: those are doubled, and the quote gets its own.
+    text = re.sub(r'(\\*)"', lambda m: m[1] * 2 + '\\"', text)
+    text = re.sub(r"\\+$", lambda m: m[0] * 2, text)
     return '"' + text.replace("${", "\\${") + '"'
 
 
