@@ -65,8 +65,9 @@ def _convert(value: Any, hint: Any) -> tuple[Any, str | None]:
         return next((r for r in results if r[1] is None), (value, _describe(hint)))
     if hint is type(None):
         return value, None if value is None else "null"
-    if hint is float and type(value) in (int, float):
-        return float(value), None if math.isfinite(value) else _describe(hint)
+    if hint is float:
+        finite = type(value) in (int, float) and math.isfinite(value)
+        return (float(value), None) if finite else (value, _describe(hint))
     if hint in (int, bool, str):  # `type`, not isinstance: True is no size
         return value, None if type(value) is hint else _describe(hint)
     if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
