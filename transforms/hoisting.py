@@ -30,13 +30,22 @@ class StatementEdit:
         function: the function it is in.
         statement: the statement.
         taken: names in use in the function; new ones are added.
+        width: line length to keep.
     """
 
-    def __init__(self, function: ParsedFunction, statement: cst.SimpleStatementLine, taken: set[str]) -> None:
-        self.function, self.statement, self.taken = function, statement, taken
+    def __init__(
+        self, function: ParsedFunction, statement: cst.SimpleStatementLine, taken: set[str], width: int
+    ) -> None:
+        self.function, self.statement, self.taken, self.width = function, statement, taken, width
         self.before: list[cst.BaseStatement] = []
         self.after: list[cst.BaseStatement] = []
         self._names: dict[int, cst.Name] = {}
+        self._arguments: dict[int, str] = {}
+
+    def pass_on(self, call: cst.Call, name: str) -> None:
+        """Add the argument `name=name` to a call, unless it is there."""
+        if not any(a.keyword is not None and a.keyword.value == name for a in call.args):
+            self._arguments[id(call)] = name
 
     def name_result(self, call: cst.Call, port: int | str | None, child: str) -> tuple[str, bool]:
         """A name for the call's result (or one element of it).
@@ -78,12 +87,13 @@ class StatementEdit:
 
     @property
     def changed(self) -> bool:
-        return bool(self.before or self.after or self._names)
+        return bool(self.before or self.after or self._names or self._arguments)
 
     def statements(self) -> list[cst.BaseStatement]:
         """The statements that replace the original one."""
-        swapped = self.statement.visit(_Swap(self._names)) if self._names else self.statement
-        main = cst.ensure_type(swapped, cst.SimpleStatementLine)
+        main = self._main(own_line=False)
+        if self._arguments and self._too_long(main):
+            main = self._main(own_line=True)
         if self.before:  # a comment above the statement stays on top
             lead = self.statement.leading_lines
             self.before[0] = self.before[0].with_changes(leading_lines=lead)
@@ -129,14 +139,23 @@ class StatementEdit:
 
     def _hoist(self, node: cst.BaseExpression, name: str) -> str:
         if id(node) not in self._names:
-            bare = node.visit(_Swap(self._names)) if self._names else node
-            bare = cst.ensure_type(bare, cst.BaseExpression).with_changes(lpar=(), rpar=())
+            bare = cst.ensure_type(node.visit(_Swap(self._names, self._arguments)), cst.BaseExpression).with_changes(
+                lpar=(), rpar=()
+            )
             new = self._new_name(name)
             code = self.function.module.code_for_node(bare)
             multiline_binary = "\n" in code and not isinstance(bare, cst.Call)
             self.before.append(self.function.parse(f"{new} = ({code})" if multiline_binary else f"{new} = {code}"))
             self._names[id(node)] = cst.Name(new)
         return self._names[id(node)].value
+
+    def _main(self, own_line: bool) -> cst.SimpleStatementLine:
+        swap = _Swap(self._names, self._arguments, own_line)
+        return cst.ensure_type(self.statement.visit(swap), cst.SimpleStatementLine)
+
+    def _too_long(self, statement: cst.SimpleStatementLine) -> bool:
+        lines = self.function.code_of(statement.with_changes(leading_lines=())).splitlines()
+        return len(lines[0]) + self.function.column(self.statement) > self.width
 
     def _new_name(self, name: str) -> str:
         free = next(n for n in (name, *(f"{name}_{k}" for k in range(2, 1000))) if n not in self.taken)
@@ -145,17 +164,48 @@ class StatementEdit:
 
 
 class _Swap(cst.CSTTransformer):
-    """Replace nodes, given by identity."""
+    """Replace nodes by names, and add arguments to calls; both given by identity."""
 
-    def __init__(self, names: Mapping[int, cst.Name]) -> None:
+    def __init__(self, names: Mapping[int, cst.Name], arguments: Mapping[int, str], own_line: bool = False) -> None:
         super().__init__()
-        self.names = names
+        self.names, self.arguments, self.own_line = names, arguments, own_line
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return id(node) not in self.names
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-        return self.names.get(id(original), updated)
+        if id(original) in self.names:
+            return self.names[id(original)]
+        if id(original) in self.arguments:
+            call = _add_argument(cst.ensure_type(updated, cst.Call), self.arguments[id(original)])
+            return _on_own_line(call) if self.own_line else call
+        return updated
+
+
+def _add_argument(call: cst.Call, name: str) -> cst.Call:
+    """The call with `name=name` at the end, laid out as its other arguments are."""
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = cst.Arg(cst.Name(name), keyword=cst.Name(name), equal=equal)
+    if not call.args:
+        return call.with_changes(args=[new])
+    last = call.args[-1]
+    if isinstance(last.comma, cst.Comma):  # one argument a line: the next one goes on a line of its own
+        between = call.args[-2].comma if len(call.args) > 1 else None
+        comma = between if isinstance(between, cst.Comma) else cst.Comma(whitespace_after=call.whitespace_before_args)
+        new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+        last = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
+    else:
+        new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        last = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return call.with_changes(args=[*call.args[:-1], last, new])
+
+
+def _on_own_line(call: cst.Call) -> cst.Call:
+    """The call with all arguments on one line between its parentheses."""
+    inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace("    "))
+    last = call.args[-1].with_changes(whitespace_after_arg=cst.ParenthesizedWhitespace(indent=True))
+    return call.with_changes(whitespace_before_args=inside, args=[*call.args[:-1], last])
 
 
 def _evaluated_before(root: cst.CSTNode, node: cst.CSTNode) -> list[cst.BaseExpression]:

@@ -67,9 +67,7 @@ def phase_condition(recording: Recording, name: str, function: ast.FunctionDef) 
     raise NoPhase(f"{name} can't tell decode from prefill: {looked}")
 
 
-def sequence_dimension(
-    prefill: list[tuple[int, ...]], decode: list[tuple[int, ...]], tokens: int
-) -> int | None:
+def sequence_dimension(prefill: list[tuple[int, ...]], decode: list[tuple[int, ...]], tokens: int) -> int | None:
     """The dimension that counts tokens of one sequence. Never the first: flat tokens of all sequences look the same."""
     if not prefill or not decode:
         return None

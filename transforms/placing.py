@@ -9,6 +9,7 @@ import inspect
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from models.problems import Problem, RefusedError
@@ -22,13 +23,16 @@ Where = Literal["before", "entry", "return", "after"]
 
 @dataclass(frozen=True)
 class Guard:
-    """The phase test: an expression for the function's entry, or (None) `local`, a test to append to the dependency."""
+    """How the function tells decode from prefill.
 
-    entry: str | None
-    local: str = ""
+    Attributes:
+        kind: `entry`: by an expression that holds from its entry; `caller`: its caller can tell, and passes it on as
+            an argument; `local`: by the shape of the dependency itself.
+        test: the expression (of the caller's function); for `local`, what to append to the dependency.
+    """
 
-    def local_test(self, dependency: str) -> str:
-        return f"{dependency}{self.local}"
+    kind: Literal["entry", "caller", "local"]
+    test: str
 
 
 @dataclass(frozen=True)
@@ -155,25 +159,23 @@ def _choose(recording: Recording, plan: Plan, refusals: Refusals) -> dict[Prefet
     order = list(chains)
     while True:
         moved = False
-        for one, other in zip(order, order[1:], strict=False):
+        for one, other in pairwise(order):
             if chains[one][level[one]].moment <= chains[other][level[other]].moment:
                 continue
             # An output's call was moved later, or an input's earlier, than the plan has it.
             for entry in (one, other):
-                late = entry is one and entry.port == "output" or entry is other and entry.port == "input"
-                if late and level[entry] > 0 and not moved:
+                moved_past = entry.port == ("output" if entry is one else "input")
+                if moved_past and level[entry] > 0 and not moved:
                     moved = True
                     for member in family_of[entry]:
                         level[member] = max(0, level[member] - 1)
         if not moved:
             break
     chosen = {entry: chains[entry][level[entry]] for entry in order}
-    for one, other in zip(order, order[1:], strict=False):
+    for one, other in pairwise(order):
         if chosen[one].moment > chosen[other].moment:
-            refusals.add(
-                other,
-                f"{other.dependency}:{other.port} is reached before {one.dependency}:{one.port}, which the plan has first",
-            )
+            ports = [f"{e.dependency}:{e.port}" for e in (other, one)]
+            refusals.add(other, f"{ports[0]} is reached before {ports[1]}, which the plan has first")
     return chosen
 
 
@@ -243,30 +245,43 @@ def _spot(recording: Recording, entry: Prefetch, call: Call, tensor: Tensor) -> 
 
 
 def _guard(recording: Recording, name: str, line: int | None, tensor: Tensor, call: Call) -> Guard:
-    if "<locals>" in name:
-        raise NotPlaceable(f"{call.fqn} is called in a comprehension, lambda or inner function")
-    function = recording.source.function(name, line)
-    if function is None or name.count(".") != 1:
-        raise NotPlaceable(f"{name} is not a method of a class in {recording.source.path.name}")
+    """The phase test of the function that will hold the statement.
+
+    Args:
+        recording: the recorded run.
+        name, line: the function; no line: the function is the called module's own.
+        tensor: the dependency.
+        call: the call that makes it.
+    """
     try:
-        return Guard(phase_condition(recording, name, function))
-    except NoPhase:
-        if line is None:
-            raise
-        # Last resort: the dependency itself, if it has the sequence dimension.
+        return Guard("entry", _entry_test(recording, name, line, call))
+    except NoPhase as reason:
         outputs = [
             [t.shape for c in step.by_module.get(call.fqn, []) for t in c.outputs if t.position == tensor.position]
             for step in (recording.prefill, recording.decode)
         ]
         dimension = sequence_dimension(*outputs, recording.tokens)
-        if dimension is None or tensor not in call.outputs:
+        if dimension is not None and line is not None and tensor in call.outputs:
+            return Guard("local", length_test("", dimension, recording.tokens))
+        owner = call if line is None else call.parent
+        if owner is None or owner.site is None or _in_loop(recording, owner) or not name.endswith(".forward"):
             raise
-        return Guard(None, length_test("", dimension, recording.tokens))
+        try:
+            return Guard("caller", _entry_test(recording, owner.site.function, owner.site.line, owner))
+        except NoPhase:
+            raise reason from None
 
 
-def _statements(
-    recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], refusals: Refusals
-) -> list[Statement]:
+def _entry_test(recording: Recording, name: str, line: int | None, call: Call) -> str:
+    if "<locals>" in name:
+        raise NotPlaceable(f"{call.fqn} is called in a comprehension, lambda or inner function")
+    function = recording.source.function(name, line)
+    if function is None or name.count(".") != 1:
+        raise NotPlaceable(f"{name} is not a method of a class in {recording.source.path.name}")
+    return phase_condition(recording, name, function)
+
+
+def _statements(recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], refusals: Refusals) -> list[Statement]:
     groups: dict[object, list[tuple[Prefetch, Spot, Reach]]] = {}
     for entry, spot in chosen.items():
         try:
@@ -303,9 +318,9 @@ def _statements(
         )
     _refuse_clashes(statements, refusals)
     placed = [entry for entry in plan.prefetch if entry in moments]
-    for one, other in zip(placed, placed[1:], strict=False):
+    for one, other in pairwise(placed):
         if moments[one] > moments[other]:
-            refusals.add(other, f"{one.target} comes first in this layer of the plan, but {other.target} in another layer")
+            refusals.add(other, f"the plan has {one.target} first in this layer, but {other.target} in another layer")
     return statements
 
 

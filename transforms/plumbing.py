@@ -1,12 +1,13 @@
 """What a rewritten file needs around its prefetch statements: switches and links in `__init__`, the check, the helper."""
 
 import ast
+from collections.abc import Iterable
 
 from transforms import layout
 from transforms.placing import Statement
 from transforms.reaching import NEXT_LAYER, Link, NotPlaceable, attribute
 from transforms.recording import Recording
-from transforms.rewriting import FunctionRewrite
+from transforms.rewriting import PASSED_SWITCH, FunctionRewrite
 from transforms.source_file import SourceFile, parameters
 
 # Written into files of other trees, which can't import ours. The behaviour is that of `models.prefetch`.
@@ -51,7 +52,10 @@ class FileRewrite:
             NotPlaceable: the source does not allow it.
         """
         spot = statements[0].spot
-        self.function(spot.function, spot.site.line if spot.site else None).prefetch(statements)
+        function = self.function(spot.function, spot.site.line if spot.site else None)
+        function.prefetch(statements)
+        if spot.guard.kind == "caller":
+            function.accept(PASSED_SWITCH)
         for statement in statements:
             self._plumb(statement)
 
@@ -87,26 +91,46 @@ class FileRewrite:
         return "".join(lines)
 
     def _plumb(self, statement: Statement) -> None:
-        init, config = self._configured_init(statement)
-        if not init.assigns("enable_prefetch"):
-            init.after_super(f'self.enable_prefetch = getattr({config}, "enable_prefetch", False)')
+        if statement.spot.guard.kind == "caller":
+            for owner in statement.owners:
+                self._pass_switch(owner, statement.spot.guard.test)
+        else:
+            self._switch(statement.spot.function, statement.owners)
+        needs = [(statement.link.name, "None")] if statement.link else []
+        needs += [(statement.mark.name, "False")] if statement.mark else []
+        for name, default in needs:
+            self._configured_init(statement.spot.function, statement.owners)[0].after_super(f"self.{name} = {default}")
         if statement.link:
-            init.after_super(f"self.{statement.link.name} = None")
             self._set_link(statement.link)
         if statement.mark:
-            init.after_super(f"self.{statement.mark.name} = False")
             child = statement.mark.child
             self.function(f"{statement.mark.parent}.__init__").after_assignment(
                 [child.partition(".")[0]], f"self{attribute(child)}.{statement.mark.name} = True"
             )
 
-    def _configured_init(self, statement: Statement) -> tuple[FunctionRewrite, str]:
-        """The nearest `__init__` that all instances run: of the class that defines the function, or one of its bases."""
-        defining = getattr(self.recording.python_module, statement.spot.function.partition(".")[0])
+    def _switch(self, function: str, owners: Iterable[str]) -> None:
+        init, config = self._configured_init(function, owners)
+        if not init.assigns("enable_prefetch"):
+            init.after_super(f'self.enable_prefetch = getattr({config}, "enable_prefetch", False)')
+
+    def _pass_switch(self, owner: str, test: str) -> None:
+        """Let the function that calls `owner` decide, and pass the decision on."""
+        call = self.recording.decode.by_module[owner][0]
+        assert call.site is not None and call.owner is not None
+        caller = self.function(call.site.function, call.site.line)
+        switch = caller.guard(test)
+        if switch != PASSED_SWITCH:
+            raise NotPlaceable(f"the name {PASSED_SWITCH} is in use in {call.site.function}")
+        caller.pass_on(call.site, switch)
+        self._switch(call.site.function, [call.owner])
+
+    def _configured_init(self, function: str, owners: Iterable[str]) -> tuple[FunctionRewrite, str]:
+        """The `__init__` that all instances run: of the class that defines the function, or of one of its bases."""
+        defining = getattr(self.recording.python_module, function.partition(".")[0])
         try:
             return self._configured(defining)
         except NotPlaceable:
-            classes = {self.recording.class_of(owner) for owner in statement.owners}
+            classes = {self.recording.class_of(owner) for owner in owners}
             if len(classes) != 1:
                 raise
             return self._configured(classes.pop())

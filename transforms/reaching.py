@@ -206,9 +206,7 @@ def _parents(recording: Recording, link: Link) -> list[str]:
     return [name for name, module in recording.modules.items() if type(module).__name__ == link.parent]
 
 
-def _type_test(
-    recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]
-) -> str | None:
+def _type_test(recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]) -> str | None:
     """`isinstance(self.mlp, X)` for the shortest part of the path whose type tells the instances apart."""
     planned, others = list(planned), list(others)
     parts = path.split(".")

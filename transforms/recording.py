@@ -338,6 +338,8 @@ def _method_codes(python_module: ModuleType) -> list[CodeType]:
     found = []
     for cls in vars(python_module).values():
         if isinstance(cls, type) and issubclass(cls, nn.Module) and cls.__module__ == python_module.__name__:
-            functions: list[Callable[..., Any]] = [inspect.unwrap(f) for f in vars(cls).values() if inspect.isfunction(f)]
+            functions: list[Callable[..., Any]] = [
+                inspect.unwrap(f) for f in vars(cls).values() if inspect.isfunction(f)
+            ]
             found += [f.__code__ for f in functions if f.__code__.co_filename == inspect.getfile(python_module)]
     return found

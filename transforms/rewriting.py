@@ -9,9 +9,12 @@ from transforms import layout
 from transforms.hoisting import NotHoistable, StatementEdit
 from transforms.placing import Statement
 from transforms.reaching import NotPlaceable
+from transforms.recording import Site
+from transforms.signatures import with_parameter
 from transforms.source_file import ParsedFunction
 
 SWITCH = "self.enable_prefetch"
+PASSED_SWITCH = "prefetch"  # the parameter of functions that can't tell the phase themselves
 _GUARD_NAMES = ("prefetch", "prefetch_now", "npu_prefetch_now")
 
 
@@ -30,6 +33,7 @@ class FunctionRewrite:
         self._top: list[str] = []
         self._at_top: list[cst.BaseStatement] = []
         self._inserted: dict[int, list[str]] = {}  # index in the body -> lines in front of it
+        self._header = function.node
         self._existing = _prefetch_calls(function)
         if not isinstance(function.node.body, cst.IndentedBlock):
             raise NotPlaceable(f"the body of {function.node.name.value} is on the line of its def")
@@ -45,7 +49,7 @@ class FunctionRewrite:
         """
         spot = statements[0].spot
         if spot.where == "entry":
-            names = [p.name.value for p in _parameters(self.function.node)][1:]
+            names = self.parameter_names()
             dependency = names[spot.port] if isinstance(spot.port, int) else str(spot.port)
             new = self._missing(statements, dependency)
             self._at_top += self._calls(new, dependency, self._indent())
@@ -54,23 +58,41 @@ class FunctionRewrite:
             edit = self._edit(self._only_return())
             dependency, later = self._returned(edit, spot.port), False
         else:
-            call = self.function.call_ending_at(spot.site.end_line, spot.site.end_column) if spot.site else None
-            if call is None:
-                raise NotPlaceable(f"no call ends at line {spot.site and spot.site.end_line}")
-            statement = self.function.statement_of(call)
-            if not isinstance(statement, cst.SimpleStatementLine):
-                raise NotPlaceable(f"line {spot.site and spot.site.line}: the call is in the header of a compound statement")
-            edit = self._edit(statement)
+            assert spot.site is not None
+            call, edit = self._call_at(spot.site)
             try:
-                if spot.where == "before":
-                    dependency, later = edit.name_argument(call, spot.port if spot.port is not None else 0, spot.child), False
-                else:
+                if spot.where == "after":
                     dependency, later = edit.name_result(call, spot.port, spot.child)
+                else:
+                    assert spot.port is not None
+                    dependency, later = edit.name_argument(call, spot.port, spot.child), False
             except NotHoistable as reason:
-                raise NotPlaceable(f"line {spot.site and spot.site.line}: {reason}") from reason
+                raise NotPlaceable(f"line {spot.site.line}: {reason}") from reason
         new = self._missing(statements, dependency)
         written = self._calls(new, dependency, self.function.column(edit.statement))
         (edit.after if later else edit.before).extend(written)
+
+    def guard(self, test: str) -> str:
+        """Ensure the line that tells whether to prefetch in this run; returns the name (or switch) to ask."""
+        return self._guard(f"{SWITCH} and {test}") if test else SWITCH
+
+    def accept(self, name: str) -> None:
+        """Ensure a parameter that is False by default.
+
+        Raises:
+            NotPlaceable: the name is in use.
+        """
+        if name in self.parameter_names():
+            return
+        if name in self.taken:
+            raise NotPlaceable(f"the name {name} is in use in {self.function.node.name.value}")
+        self.taken.add(name)
+        self._header = with_parameter(self.function, name, self.width)
+
+    def pass_on(self, site: Site, name: str) -> None:
+        """Ensure that the call passes `name=name`."""
+        call, edit = self._call_at(site)
+        edit.pass_on(call, name)
 
     def after_super(self, line: str) -> None:
         """Ensure a statement of `__init__` right after `super().__init__(...)`."""
@@ -92,7 +114,8 @@ class FunctionRewrite:
 
     @property
     def changed(self) -> bool:
-        return bool(self._top or self._at_top or self._inserted or any(e.changed for e in self._edits.values()))
+        edited = any(edit.changed for edit in self._edits.values())
+        return bool(self._top or self._at_top or self._inserted or edited or self._header is not self.function.node)
 
     def code(self) -> str:
         """The function's new lines."""
@@ -104,7 +127,7 @@ class FunctionRewrite:
             body += new if isinstance(new, cst.FlattenSentinel) else [cst.ensure_type(new, cst.BaseStatement)]
         body += self._new_at(len(self.body))
         block = cst.ensure_type(self.function.node.body, cst.IndentedBlock)
-        return self.function.code(self.function.node.with_changes(body=block.with_changes(body=body)))
+        return self.function.code(self._header.with_changes(body=block.with_changes(body=body)))
 
     def _new_at(self, index: int) -> list[cst.BaseStatement]:
         new = [self.function.parse(text) for text in self._inserted.get(index, [])]
@@ -128,9 +151,18 @@ class FunctionRewrite:
         if not lines:
             del self._inserted[index]
 
+    def _call_at(self, site: Site) -> tuple[cst.Call, StatementEdit]:
+        call = self.function.call_ending_at(site.end_line, site.end_column)
+        if call is None:
+            raise NotPlaceable(f"line {site.line}: the source has no call there")
+        statement = self.function.statement_of(call)
+        if not isinstance(statement, cst.SimpleStatementLine):
+            raise NotPlaceable(f"line {site.line}: the call is in the header of a compound statement")
+        return call, self._edit(statement)
+
     def _edit(self, statement: cst.SimpleStatementLine) -> StatementEdit:
         if id(statement) not in self._edits:
-            self._edits[id(statement)] = StatementEdit(self.function, statement, self.taken)
+            self._edits[id(statement)] = StatementEdit(self.function, statement, self.taken, self.width)
         return self._edits[id(statement)]
 
     def _only_return(self) -> cst.SimpleStatementLine:
@@ -172,13 +204,14 @@ class FunctionRewrite:
             return []
         guard = statements[0].spot.guard
         lines = []
-        if guard.entry == "":
-            switch = SWITCH
-        elif guard.entry is not None:
-            switch = self._guard(f"{SWITCH} and {guard.entry}")
+        if guard.kind == "caller":
+            switch = PASSED_SWITCH
+        elif guard.kind == "entry":
+            switch = self.guard(guard.test)
         else:
-            switch = self._name_of_guard(f"{SWITCH} and {guard.local_test(dependency)}")
-            lines.append(self._guard_line(switch, f"{SWITCH} and {guard.local_test(dependency)}", indent))
+            expression = f"{SWITCH} and {dependency}{guard.test}"
+            switch = self._name_of_guard(expression)
+            lines.append(self._guard_line(switch, expression, indent))
         for conditions, group in groupby(statements, key=lambda s: s.conditions):
             inner = indent + 4 if conditions else indent
             texts = [self._call(statement, switch, dependency, inner) for statement in group]

@@ -68,8 +68,7 @@ class ParsedFunction:
 
     def code(self, node: cst.FunctionDef) -> str:
         """The lines of the function after its node has been replaced."""
-        text = self.module.with_deep_changes(self.node, body=node.body).code
-        return text.removeprefix(self._head)
+        return self.module.deep_replace(self.node, node).code.removeprefix(self._head)
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,8 @@ def default_of(function: ast.FunctionDef, name: str) -> ast.expr | None:
 def is_rebound(function: ast.FunctionDef, name: str) -> bool:
     """Whether the function's body assigns the name."""
     return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in ast.walk(function)
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(function)
     )
 
 

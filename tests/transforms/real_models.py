@@ -136,7 +136,12 @@ TARGETS: dict[str, list[tuple[str, str, str, int]]] = {
         ("router", "layers.{i}.mlp.gate.weight", "layers.{i}.self_attn.o_proj", 18 * MIB),
         ("gate", "layers.{i}.mlp.gate_proj.weight", "layers.{i}.self_attn.o_proj", 18 * MIB),
         ("shared_gate", "layers.{i}.mlp.shared_experts.gate_proj.weight", "layers.{i}.mlp.gate", 4 * MIB),
-        ("shared_down", "layers.{i}.mlp.shared_experts.down_proj.weight", "layers.{i}.mlp.shared_experts.up_proj", 4 * MIB),
+        (
+            "shared_down",
+            "layers.{i}.mlp.shared_experts.down_proj.weight",
+            "layers.{i}.mlp.shared_experts.up_proj",
+            4 * MIB,
+        ),
         ("q_next", "layers.{i+1}.self_attn.q_a_proj.weight", "layers.{i}", 4 * MIB),
     ],
     "longcat_flash": [
