@@ -145,7 +145,7 @@ def _too_early(
         told.add(entry.target)
         why = (
             f"{approximate_size(through)} pass through L2 between the dependency and the target, too much for a copy "
-            f"of {approximate_size(entry.max_size)} in about {approximate_size(limits.usable_l2)} of usable L2 (modelled)"
+            f"of {approximate_size(entry.max_size)} in about {approximate_size(limits.usable_l2)} of L2 (modelled)"
             if lost
             else f"the dependency is {apart} layers before its target"
         )

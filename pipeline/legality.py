@@ -54,7 +54,7 @@ class Placement:
     Attributes:
         event: number of the dependency's enter or exit event: the issue order.
         producer: kernel whose end releases the copy.
-        reader: first kernel that reads the weight.
+        reader: the first MatMul that reads the weight.
     """
 
     event: int
@@ -86,6 +86,12 @@ class Flow:
     def flows(self, producer: int, kernel: int) -> bool:
         """Whether what `producer` writes reaches `kernel`."""
         return bool(self._ancestors[kernel] >> producer & 1)
+
+    def reader(self, weight: str) -> int | None:
+        """The first kernel that a prefetch of this weight is for: a MatMul, not the lookup in a tied embedding."""
+        readers = self.readers.get(weight, [])
+        matmuls = (k for k in readers if _kind_of_op(self.workload.kernels[k].op) is None)
+        return next(matmuls, readers[0] if readers else None)
 
     def call(self, fqn: str) -> ModuleCall | None:
         """The first call of a module in this step."""
@@ -149,16 +155,17 @@ def check_target(names: Names, flow: Flow, weight: str, i: int | None = None) ->
         i: layer index, to word the messages like the recipe.
 
     Returns:
-        The first kernel that reads it, or why it may not.
+        The kernel that the prefetch is for, or why it may not.
     """
     parameter = names.parameters[weight]
     owner = names.modules[weight.rpartition(".")[0]]
     kernels = [flow.workload.kernels[k] for k in flow.readers.get(weight, ())]
     label = names.relative(weight, i)
-    kinds = [_kind(k.op, _KINDS) for k in kernels]
+    kinds = [_kind_of_op(k.op) for k in kernels]
     kind = _kind(type(owner).__name__, _CLASSES) or next((k for k in kinds if k), None)
-    if kernels and not all(kinds) and parameter.dim() >= 2:
-        return kernels[0].index
+    reader = flow.reader(weight)
+    if reader is not None and not all(kinds) and parameter.dim() >= 2:
+        return reader
     advice = "Prefetch the weight of a MatMul (linear layers, experts); such kernels are good dependencies instead."
     if kind is not None:
         read = f", read by {kernels[0].op}," if kernels else ""
@@ -185,7 +192,7 @@ def check_dependency(names: Names, flow: Flow, fqn: str, port: Port, reader: int
         flow: the step.
         fqn: the dependency.
         port: its output or input.
-        reader: first kernel that reads the target.
+        reader: the kernel that the prefetch is for.
         i: layer index, to word the messages like the recipe.
     """
     label = f"{names.relative(fqn, i)}{':input' if port == 'input' else ''}"
@@ -262,6 +269,11 @@ def _nearest(names: Names, flow: Flow, reader: int, i: int | None) -> str:
         return "No module's output can be its dependency: it is read before anything else has run."
     _, fqn, port = legal[0]
     return f"The nearest legal dependency is `{names.relative(fqn, i)}{'' if port == 'output' else ':input'}`."
+
+
+def _kind_of_op(op: str) -> str | None:
+    """What a kernel is if it is no MatMul. Fused ones (MatMul and activation, MatMul and collective) are MatMuls."""
+    return None if re.search(r"matmul|prolog", op, re.IGNORECASE) else _kind(op, _KINDS)
 
 
 def _kind(text: str, kinds: Iterable[tuple[str, str]]) -> str | None:

@@ -80,7 +80,7 @@ class PrefetchSection:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe as written. `source` is where it was read from, for messages."""
+    """A recipe as written. `source` and `written` are where and what it was read from, for messages."""
 
     name: str
     model: str
@@ -90,6 +90,11 @@ class Recipe:
     prefetch: PrefetchSection = field(default_factory=PrefetchSection)
     superkernel: SuperKernelSection = field(default_factory=SuperKernelSection)
     source: YamlSource | None = field(default=None, compare=False, repr=False)
+    written: Any = field(default=None, compare=False, repr=False)
+
+    def reporter(self) -> Reporter:
+        """An empty list of problems that knows where this recipe's keys stand."""
+        return Reporter(self.source, self.written)
 
 
 def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> tuple[Recipe, list[Problem]]:
@@ -102,7 +107,7 @@ def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> t
     Returns:
         The recipe and all problems. Targets with an error are left out of it, so that the rest can still be resolved.
     """
-    report = Reporter(source)
+    report = Reporter(source, data)
     if not isinstance(data, Mapping):
         report.error("bad-type", "recipe", f"a recipe is a mapping, not {data!r}")
         return Recipe("", ""), report.problems
@@ -117,13 +122,14 @@ def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> t
         prefetch=_parse_prefetch(report, data.get("prefetch")),
         superkernel=parse_superkernel(report, data.get("superkernel")),
         source=source,
+        written=data,
     )
     return recipe, report.problems
 
 
 def check_model(recipe: Recipe, model: str) -> list[Problem]:
     """Refuse a recipe that was written for another model."""
-    report = Reporter(recipe.source)
+    report = recipe.reporter()
     if recipe.model and recipe.model != model:
         report.error(
             "recipe-for-another-model",
@@ -181,7 +187,7 @@ def _parse_prefetch(report: Reporter, data: Any) -> PrefetchSection:
     if data is None:
         return PrefetchSection(enabled=False)
     if not isinstance(data, Mapping):
-        report.error("bad-type", key, f"`{key}` is a mapping of {', '.join(PREFETCH_KEYS)}, not {data!r}", value=data)
+        report.error("bad-type", key, f"`{key}` is a mapping of {', '.join(PREFETCH_KEYS)}, not {data!r}")
         return PrefetchSection(enabled=False)
     check_keys(report, key, data, PREFETCH_KEYS)
     enabled = read_switch(report, f"{key}.enabled", data.get("enabled", True))
@@ -199,7 +205,6 @@ def _parse_targets(report: Reporter, key: str, data: Any, enabled: bool) -> tupl
             key,
             f"`targets` is a mapping from names to targets, not {data!r}",
             "Give each target a name: `targets: {router: {weight: ..., dependency: ...}}`.",
-            value=data,
         )
         return [], ()
     if not data:
@@ -226,7 +231,7 @@ def _parse_target(report: Reporter, key: str, name: Any, data: Any) -> Target | 
             "Use letters, digits and underscores, so that the command line can address it.",
         )
     if not isinstance(data, Mapping):
-        report.error("bad-type", key, f"a target is a mapping of {', '.join(TARGET_KEYS)}, not {data!r}", value=data)
+        report.error("bad-type", key, f"a target is a mapping of {', '.join(TARGET_KEYS)}, not {data!r}")
         return None
     check_keys(report, key, data, TARGET_KEYS)
     weight = read_path(report, f"{key}.weight", data.get("weight"))
@@ -236,7 +241,7 @@ def _parse_target(report: Reporter, key: str, name: Any, data: Any) -> Target | 
     offset = read_size(report, f"{key}.offset", data.get("offset"), minimum=0)
     method = data.get("in")
     if method is not None and not (isinstance(method, str) and _CLASS_METHOD.match(method)):
-        report.error("bad-type", f"{key}.in", f"`in` is Class.method, not {method!r}", value=method)
+        report.error("bad-type", f"{key}.in", f"`in` is Class.method, not {method!r}")
     if _errors(report) > before or weight is None or dependency is None:
         return None
     return Target(str(name), weight, dependency, port, coefficient, max_size, offset or 0, method)
@@ -252,7 +257,6 @@ def _parse_only(report: Reporter, key: str, data: Any, names: list[str]) -> tupl
             key,
             f"`only` is a list of target names, not {data!r}",
             "Write recipe.prefetch.only=[router], or null for all targets.",
-            value=data,
         )
         return None
     if not wanted:
@@ -261,7 +265,6 @@ def _parse_only(report: Reporter, key: str, data: Any, names: list[str]) -> tupl
             key,
             "`only` is empty: no target is left",
             "Name at least one target, write null for all, or set recipe.prefetch.enabled=false.",
-            value=data,
         )
     for name in dict.fromkeys(wanted):
         if name not in names:
@@ -270,7 +273,6 @@ def _parse_only(report: Reporter, key: str, data: Any, names: list[str]) -> tupl
                 key,
                 f"`only` names `{name}`, which is no target of this recipe",
                 did_you_mean(name, names),
-                value=data,
             )
     return tuple(dict.fromkeys(wanted))
 

@@ -43,7 +43,7 @@ def read_text(report: Reporter, data: Mapping[str, Any], name: str, required: bo
         report.error("missing-key", f"recipe.{name}", f"the recipe has no `{name}`", f"Add `{name}:` to the recipe.")
     if value is None or isinstance(value, str):
         return value
-    report.error("bad-type", f"recipe.{name}", f"`{name}` is a text, not {value!r}", value=value)
+    report.error("bad-type", f"recipe.{name}", f"`{name}` is a text, not {value!r}")
     return None
 
 
@@ -51,7 +51,7 @@ def read_switch(report: Reporter, key: str, value: Any) -> bool:
     """true or false; false if it is neither."""
     if isinstance(value, bool):
         return value
-    report.error("bad-type", key, f"`{key.rpartition('.')[2]}` is true or false, not {value!r}", value=value)
+    report.error("bad-type", key, f"`{key.rpartition('.')[2]}` is true or false, not {value!r}")
     return False
 
 
@@ -67,12 +67,12 @@ def read_path(report: Reporter, key: str, value: Any) -> Pattern | None:
         )
         return None
     if not isinstance(value, str):
-        report.error("bad-type", key, f"`{name}` is a path, not {value!r}", value=value)
+        report.error("bad-type", key, f"`{name}` is a path, not {value!r}")
         return None
     try:
         return parse_pattern(value)
     except PatternError as error:
-        report.error("bad-pattern", key, str(error), "Write a dotted path; see docs/recipes.md, Paths.", value=value)
+        report.error("bad-pattern", key, str(error), "Write a dotted path; see docs/recipes.md, Paths.")
         return None
 
 
@@ -89,12 +89,11 @@ def read_dependency(report: Reporter, key: str, value: Any) -> tuple[Pattern | N
             key,
             f"`:{text}` is no port of a module: write `:output` (the default) or `:input`",
             did_you_mean(text, ports),
-            value=value,
         )
     try:
         pattern = parse_pattern(path)
     except PatternError as error:
-        report.error("bad-pattern", key, str(error), "Write a dotted path; see docs/recipes.md, Paths.", value=value)
+        report.error("bad-pattern", key, str(error), "Write a dotted path; see docs/recipes.md, Paths.")
         return None, port or "output"
     return pattern, port or "output"
 
@@ -111,7 +110,6 @@ def read_coefficient(report: Reporter, key: str, value: Any) -> Decimal | None:
             key,
             f"the coefficient {error}",
             "Write a number above 0 and at most 1, e.g. 0.5.",
-            value=value,
         )
         return None
     if not 0 < number <= 1:
@@ -120,7 +118,6 @@ def read_coefficient(report: Reporter, key: str, value: Any) -> Decimal | None:
             key,
             f"the coefficient {value} is not above 0 and at most 1",
             "The coefficient is the share of the weight to copy: start with 0.5, then 0.7 and 1.0.",
-            value=value,
         )
         return None
     return number
@@ -134,9 +131,7 @@ def read_size(report: Reporter, key: str, value: Any, minimum: int) -> int | Non
     try:
         size = parse_size(value)
     except SizeError as error:
-        report.error(
-            "bad-size", key, f"`{name}`: {error}", "Write e.g. 18 MiB (2^20 bytes), 18 MB or bytes.", value=value
-        )
+        report.error("bad-size", key, f"`{name}`: {error}", "Write e.g. 18 MiB (2^20 bytes), 18 MB or bytes.")
         return None
     if size < minimum:
         report.error(
@@ -144,7 +139,6 @@ def read_size(report: Reporter, key: str, value: Any, minimum: int) -> int | Non
             key,
             f"`{name}` is {value}; it must be at least {minimum} byte{'' if minimum == 1 else 's'}",
             "Leave it out to size by the coefficient." if name == "max_size" else "Leave it out to start at byte 0.",
-            value=value,
         )
         return None
     return size

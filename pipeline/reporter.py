@@ -1,8 +1,8 @@
 """Collects problems and finds the file and line that each one belongs to."""
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from models.problems import Problem
 from pipeline.yaml_source import MISSING, YamlSource
@@ -13,26 +13,37 @@ class Reporter:
 
     Args:
         source: the file behind the group; None if there is none (tests, command line only).
+        data: the composed group, to tell values of the file from values of the command line.
     """
 
-    def __init__(self, source: YamlSource | None) -> None:
+    def __init__(self, source: YamlSource | None, data: Any = None) -> None:
         self.source = source
+        self.data = data
         self.problems: list[Problem] = []
 
-    def error(self, code: str, key: str, message: str, fix: str = "", value: Any = MISSING) -> None:
-        """Report what refuses the run; `value` tells a value of the file from one of the command line."""
-        self._add("error", code, key, message, fix, value)
+    def error(self, code: str, key: str, message: str, fix: str = "") -> None:
+        """Report what refuses the run."""
+        self._add("error", code, key, message, fix)
 
-    def warn(self, code: str, key: str, message: str, fix: str = "", value: Any = MISSING) -> None:
+    def warn(self, code: str, key: str, message: str, fix: str = "") -> None:
         """Report what is shown beside the result."""
-        self._add("warning", code, key, message, fix, value)
+        self._add("warning", code, key, message, fix)
 
-    def _add(self, severity: Any, code: str, key: str, message: str, fix: str, value: Any) -> None:
-        file, line = self.source.place(key, value) if self.source is not None else (None, None)
-        if file is None and code == "missing-key" and self.source is not None:
+    def _add(self, severity: Literal["error", "warning"], code: str, key: str, message: str, fix: str) -> None:
+        file, line = self._place(key)
+        if file is None and code == "missing-key":
             # A key that is not there has no line: its parent's is the nearest.
-            file, line = self.source.place(key.rpartition(".")[0])
+            file, line = self._place(key.rpartition(".")[0])
         self.problems.append(Problem(severity, code, message, fix, key, file, line))
+
+    def _place(self, key: str) -> tuple[str | None, int | None]:
+        if self.source is None:
+            return None, None
+        value = self.data
+        for part in key.split(".")[1:]:
+            value = value.get(part, MISSING) if isinstance(value, Mapping) else MISSING
+        # Of a mapping only the position matters: something below it may have been overridden.
+        return self.source.place(key, MISSING if isinstance(value, Mapping) else value)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

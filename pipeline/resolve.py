@@ -108,7 +108,7 @@ def resolve(
         Plan, match table and all problems. User errors never raise.
     """
     mode = exe_mode or loaded.exe_mode
-    report = Reporter(recipe.source)
+    report = recipe.reporter()
     report.problems += check_model(recipe, loaded.spec.name)
     report.problems += check_mode(recipe, mode, loaded.deployment.multi_stream)
     resolver = TargetResolver(recipe, loaded, workload, report, sizes)

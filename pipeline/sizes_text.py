@@ -48,7 +48,7 @@ def parse_size(value: Any) -> int:
 
 
 def format_size(size: int) -> str:
-    """Exact text of a size that `parse_size` reads back: its largest binary unit if three decimals are enough, else bytes."""
+    """Exact text of a size that `parse_size` reads back: its largest binary unit, or bytes."""
     for unit in ("GiB", "MiB", "KiB"):
         if abs(size) >= _UNITS[unit]:
             scaled = Decimal(size) / _UNITS[unit]

@@ -48,9 +48,7 @@ def parse_superkernel(report: Reporter, data: Any) -> SuperKernelSection:
     if data is None:
         return SuperKernelSection()
     if not isinstance(data, Mapping):
-        report.error(
-            "bad-type", key, f"`{key}` is a mapping of {', '.join(SUPERKERNEL_KEYS)}, not {data!r}", value=data
-        )
+        report.error("bad-type", key, f"`{key}` is a mapping of {', '.join(SUPERKERNEL_KEYS)}, not {data!r}")
         return SuperKernelSection()
     for name in data:
         if name not in SUPERKERNEL_KEYS:
@@ -58,7 +56,7 @@ def parse_superkernel(report: Reporter, data: Any) -> SuperKernelSection:
             report.error("unknown-key", f"{key}.{name}", f"unknown key `{name}` in `{key}`", fix)
     enabled = data.get("enabled", False)
     if not isinstance(enabled, bool):
-        report.error("bad-type", f"{key}.enabled", f"`enabled` is true or false, not {enabled!r}", value=enabled)
+        report.error("bad-type", f"{key}.enabled", f"`enabled` is true or false, not {enabled!r}")
         enabled = False
     if enabled:
         report.error(
@@ -66,7 +64,6 @@ def parse_superkernel(report: Reporter, data: Any) -> SuperKernelSection:
             f"{key}.enabled",
             "SuperKernel scopes come with a later version of this tool",
             "Set recipe.superkernel.enabled=false.",
-            value=enabled,
         )
     strategy = data.get("strategy", "attention")
     if strategy not in STRATEGIES:
@@ -75,12 +72,11 @@ def parse_superkernel(report: Reporter, data: Any) -> SuperKernelSection:
             f"{key}.strategy",
             f"unknown strategy {strategy!r}",
             did_you_mean(str(strategy), STRATEGIES),
-            value=strategy,
         )
         strategy = "attention"
     scopes = data.get("scopes")
     if scopes is not None and not isinstance(scopes, Mapping):
-        report.error("bad-type", f"{key}.scopes", f"`scopes` is a mapping from labels, not {scopes!r}", value=scopes)
+        report.error("bad-type", f"{key}.scopes", f"`scopes` is a mapping from labels, not {scopes!r}")
     options = _options(report, f"{key}.options", data.get("options"))
     return SuperKernelSection(enabled, strategy, options, _allow(report, f"{key}.allow", data.get("allow")), scopes)
 
@@ -94,7 +90,6 @@ def _options(report: Reporter, key: str, data: Any) -> tuple[tuple[str, str], ..
             key,
             f"`options` is a mapping, not {data!r}",
             "Write {stream-fusion: 1}; `a=b` does not parse on the command line.",
-            value=data,
         )
         return ()
     options = []
@@ -114,7 +109,6 @@ def _options(report: Reporter, key: str, data: Any) -> tuple[tuple[str, str], ..
                 "out-of-range",
                 f"{key}.{name}",
                 f"option `{name}` is {' or '.join(allowed)}, not {value!r}",
-                value=value,
             )
             continue
         options.append((str(name), text))
@@ -132,10 +126,10 @@ def _allow(report: Reporter, key: str, data: Any) -> tuple[str, ...]:
         return ()
     names = [data] if isinstance(data, str) else data
     if not isinstance(names, list | tuple):
-        report.error("bad-type", key, f"`allow` is a list of {', '.join(ALLOWABLE)}, not {data!r}", value=data)
+        report.error("bad-type", key, f"`allow` is a list of {', '.join(ALLOWABLE)}, not {data!r}")
         return ()
     for name in names:
         if name not in ALLOWABLE:
             fix = did_you_mean(str(name), ALLOWABLE)
-            report.error("unknown-allowance", key, f"`allow` names {name!r}", fix, value=data)
+            report.error("unknown-allowance", key, f"`allow` names {name!r}", fix)
     return tuple(str(n) for n in names if n in ALLOWABLE)

@@ -83,11 +83,12 @@ class TargetResolver:
             problems[illegal.code] = (known[0], known[1], known[2] + 1)
         for part, illegal, count in problems.values():
             where = f" ({count} layers)" if count > 1 else ""
-            self.report.error(illegal.code, f"{target.key}.{part}", illegal.message + where, illegal.fix)
+            owner = "recipe.prefetch" if part == "coefficient" and target.coefficient is None else target.key
+            self.report.error(illegal.code, f"{owner}.{part}", illegal.message + where, illegal.fix)
         if not entries and not problems:
             self._nothing_matched(target)
         elif entries:
-            self._size_remarks(target, entries)
+            self._remarks(target, entries)
         return entries, skipped
 
     def _candidates(self, target: Target) -> Iterator[tuple[int | None, Match | None]]:
@@ -118,7 +119,7 @@ class TargetResolver:
             return "dependency", place
         size = self._size(target, weight)
         if isinstance(size, Illegal):
-            return ("max_size" if target.max_size is not None else "coefficient"), size
+            return ("offset" if size.code == "offset-beyond-weight" else "coefficient"), size
         theoretical, max_size = size
         layer = i if i is not None else self.names.layer_of(dependency)
         prefetch = Prefetch(
@@ -187,9 +188,16 @@ class TargetResolver:
         """The share in force, if no explicit size beats it."""
         return target.coefficient if target.coefficient is not None else self.recipe.prefetch.coefficient
 
-    def _size_remarks(self, target: Target, entries: list[Entry]) -> None:
+    def _remarks(self, target: Target, entries: list[Entry]) -> None:
         if self.sizes is not None:
             return
+        if target.method is not None:
+            self.report.warn(
+                "in-ignored",
+                f"{target.key}.in",
+                "`in` is for trees that can't run; this model runs, so its calls are found by running it",
+                "Leave it out.",
+            )
         entry = min((e.prefetch for e in entries), key=lambda p: p.theoretical_size)
         asked = target.max_size
         if asked is None:

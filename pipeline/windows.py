@@ -78,12 +78,12 @@ def crossed(workload: Workload, placement: Placement) -> Iterable[int]:
 
 def _placement(entry: Prefetch, flow: Flow) -> Placement:
     call = flow.call(entry.dependency)
-    readers = flow.readers.get(entry.weight)
+    reader = flow.reader(entry.weight)
     producer = flow.producer(call, entry.port) if call is not None else None
     if call is None or producer is None:
         raise ValueError(
             f"{entry.dependency}:{entry.port} produces nothing in this workload: the plan is for another one"
         )
-    if not readers:
+    if reader is None:
         raise ValueError(f"no kernel of this workload reads {entry.weight}: the plan is for another one")
-    return Placement(flow.event(call, entry.port), producer, readers[0])
+    return Placement(flow.event(call, entry.port), producer, reader)
