@@ -1,11 +1,11 @@
-"""What a rewritten file needs around its prefetch statements: switches and links in `__init__`, the check, the helper."""
+"""What a file needs around its prefetch statements: switches and links in `__init__`, the check, the helper."""
 
 import ast
 from collections.abc import Iterable
 
 from transforms import layout
 from transforms.placing import Statement
-from transforms.reaching import NEXT_LAYER, Link, NotPlaceable, attribute
+from transforms.reaching import NEXT_LAYER, Link, Mark, NotPlaceable, attribute
 from transforms.recording import Recording
 from transforms.rewriting import PASSED_SWITCH, FunctionRewrite
 from transforms.source_file import SourceFile, parameters
@@ -103,10 +103,7 @@ class FileRewrite:
         if statement.link:
             self._set_link(statement.link)
         if statement.mark:
-            child = statement.mark.child
-            self.function(f"{statement.mark.parent}.__init__").after_assignment(
-                [child.partition(".")[0]], f"self{attribute(child)}.{statement.mark.name} = True"
-            )
+            self._set_mark(statement.mark)
 
     def _switch(self, function: str, owners: Iterable[str]) -> None:
         init, config = self._configured_init(function, owners)
@@ -149,6 +146,11 @@ class FileRewrite:
             return self.function(f"{base.__name__}.__init__"), config
         raise NotPlaceable(f"{cls.__name__} has no __init__ in {self.source.path.name}, so it can't get the switch")
 
+    def _set_mark(self, mark: Mark) -> None:
+        text = _only_if(mark.only_if, f"self{attribute(mark.child)}.{mark.name} = True")
+        init = self.function(f"{mark.parent}.__init__")
+        init.after_assignment([mark.child.partition(".")[0]], text)
+
     def _set_link(self, link: Link) -> None:
         init = self.function(f"{link.parent}.__init__")
         step = 4
@@ -162,12 +164,11 @@ class FileRewrite:
         step += 4 if link.only_if else 0
         setter = f'object.__setattr__({holder}, "{link.name}", {target})'
         text = layout.commented(setter, _LINK_COMMENT, step + 4, self.source.width)
-        if link.only_if:
-            text = f"if {link.only_if}:\n{layout.indented(text)}"
+        text = _only_if(link.only_if, text)
         if link.name == NEXT_LAYER:
             head = f"for layer, {NEXT_LAYER} in zip(self.{layers}[:-1], self.{layers}[1:], strict=True):"
-            text = f"{head}\n{layout.indented(text)}"
-        init.after_assignment(needed, text.rstrip("\n"))
+            text = f"{head}\n{layout.indented(text)}".rstrip("\n")
+        init.after_assignment(needed, text)
 
     def _add_helpers(self, lines: list[str]) -> None:
         wanted = [name for name in ("check_prefetch", "npu_prefetch") if name not in self.source.top_level_names]
@@ -195,3 +196,7 @@ class FileRewrite:
             lines[own[0].lineno - 1] = line + lines[own[0].lineno - 1]
         else:
             lines[(imports[-1].end_lineno or 1) - 1] += ("\r\n" if line.endswith("\r\n") else "\n") + line
+
+
+def _only_if(condition: str, text: str) -> str:
+    return f"if {condition}:\n{layout.indented(text)}".rstrip("\n") if condition else text

@@ -6,11 +6,12 @@ because draft models and other roles build the same class and bind nothing.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from transforms.recording import Recording
+from transforms.source_file import sometimes_assigned
 
 NEXT_LAYER = "next_layer"
 
@@ -40,11 +41,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Mark:
-    """A bool attribute, False by default, that the parent's `__init__` sets on the child that plays the planned role."""
+    """A bool attribute, False by default, that the parent's `__init__` sets on the child in the planned role."""
 
     parent: str
     child: str
     name: str
+    only_if: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,20 +115,15 @@ def condition(
         NotPlaceable: they can't be told apart in readable code.
     """
     link = reached.link
-    if link is not None:
-        bound = bound_instances(recording, link)
-        missing = (running & bound) - planned
-        conditions: tuple[str, ...] = (f"{reached.base} is not None",)
-    else:
-        bound, missing, conditions = running, running - planned, ()
-    if not planned <= bound:
-        raise NotPlaceable(f"the link can't be set in {_some(planned - bound)}")
+    pairs = _pairs(recording, link) if link else {instance: instance for instance in running}
+    end = pairs.__getitem__
+    if not planned <= pairs.keys():
+        raise NotPlaceable(f"the link can't be set in {_some(planned - pairs.keys())}")
+    missing = (running & pairs.keys()) - planned
+    conditions: tuple[str, ...] = (f"{reached.base} is not None",) if link else ()
+    conditions += presence(recording, reached.base, end(min(planned)), reached.path)
     if not missing:
         return conditions, None
-
-    def end(instance: str) -> str:
-        return target_of(recording, link, instance) if link else instance
-
     by_type = _type_test(recording, reached.base, reached.path, map(end, planned), map(end, missing))
     if by_type:
         return (*conditions, by_type), None
@@ -137,14 +134,27 @@ def condition(
     raise NotPlaceable(f"{_some(missing)} run the same statement, but are not in the plan with the same size")
 
 
-def bound_instances(recording: Recording, link: Link) -> set[str]:
-    """FQNs of the instances on which the link will be set."""
-    return set(_pairs(recording, link))
+def presence(recording: Recording, base: str, instance: str, path: str) -> tuple[str, ...]:
+    """`hasattr(self, "mlp")` for every part of the path that its class does not always set.
+
+    Another role or configuration of the same file may lack the part, and arguments of a call are evaluated even if its
+    switch is off.
+    """
+    conditions = []
+    parts = path.split(".") if path else []
+    for depth, name in enumerate(parts):
+        cls = recording.class_of(join(instance, *parts[:depth]))
+        if name in _sometimes(recording, cls):
+            conditions.append(f'hasattr({base}{attribute(".".join(parts[:depth]))}, "{name}")')
+    return tuple(conditions)
 
 
-def target_of(recording: Recording, link: Link, instance: str) -> str:
-    """FQN of the module that the link on this instance leads to."""
-    return _pairs(recording, link)[instance]
+def _sometimes(recording: Recording, cls: type) -> set[str]:
+    names: set[str] = set()
+    for base in cls.__mro__:
+        init = recording.source.function(f"{base.__name__}.__init__") if recording.in_file(base) else None
+        names |= sometimes_assigned(init) if init else set()
+    return names
 
 
 def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Reach:
@@ -174,14 +184,15 @@ def _complete(recording: Recording, link: Link) -> Link:
     for parent in _parents(recording, link):
         ends = [join(parent, link.holder), join(parent, link.target)]
         (has if all(end in recording.modules for end in ends) else lacks).append(parent)
-    if not lacks:
-        return link
     variable = "layer" if link.name == NEXT_LAYER else "self"
-    for path in (link.holder, link.target):
-        test = _type_test(recording, variable, f"{path}.", has, lacks) if path else None
-        if test:
-            return Link(link.parent, link.name, link.holder, link.target, test)
-    raise NotPlaceable(f"{_some(lacks)} has no {link.holder}, and no type of a child tells")
+    paths = [path for path in (link.holder, link.target) if path]
+    tests = list(dict.fromkeys(test for path in paths for test in presence(recording, variable, has[0], path)))
+    if lacks and not tests:
+        by_type = (_type_test(recording, variable, f"{path}.", has, lacks) for path in paths)
+        tests = [next((test for test in by_type if test), "")]
+        if not tests[0]:
+            raise NotPlaceable(f"{_some(lacks)} lacks {' or '.join(paths)}, and no type of a child tells")
+    return replace(link, only_if=" and ".join(tests))
 
 
 def _pairs(recording: Recording, link: Link) -> dict[str, str]:
@@ -230,7 +241,9 @@ def _role(recording: Recording, path: str, planned: set[str], running: set[str])
     playing = {join(name, child) for name, m in recording.modules.items() if type(m).__name__ == parent}
     if playing & running != planned:
         return None
-    return Mark(parent, child, f"prefetch_{[p for p in path.split('.') if p.isidentifier()][-2:][0]}")
+    weight = next(iter([part for part in path.split(".") if part.isidentifier()][-2:]))
+    instance = min(planned).removesuffix(f".{child}")
+    return Mark(parent, child, f"prefetch_{weight}", " and ".join(presence(recording, "self", instance, child)))
 
 
 def _place(recording: Recording, instance: str) -> tuple[str, str]:

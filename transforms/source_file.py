@@ -162,6 +162,33 @@ def is_rebound(function: ast.FunctionDef, name: str) -> bool:
     )
 
 
+def sometimes_assigned(function: ast.FunctionDef) -> set[str]:
+    """Attributes of `self` that the function assigns on some paths only, such as `if self.role == "all": self.mlp = ...`."""
+    mentioned = {
+        node.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value)
+    }
+    return mentioned - _always_assigned(function.body)
+
+
+def _always_assigned(body: list[ast.stmt]) -> set[str]:
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {t.attr for t in targets if isinstance(t, ast.Attribute) and _is_self(t.value)}
+        elif isinstance(node, ast.If):
+            names |= _always_assigned(node.body) & _always_assigned(node.orelse)
+        elif isinstance(node, ast.With):
+            names |= _always_assigned(node.body)
+    return names
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
 def _collect(body: list[ast.stmt], prefix: str, found: dict[str, list[ast.FunctionDef]]) -> None:
     for node in body:
         if isinstance(node, ast.FunctionDef):
