@@ -1,0 +1,44 @@
+# make run    install, then the main job: a sweep over prefetch coefficients on LongCat-Flash
+# make test   install, then the tests
+# make lint   install, then ruff and mypy
+# make setup  only the .venv and the install
+# make PYTHON=/path/to/python ... takes that interpreter (3.11 or newer)
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+TRY := $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python
+
+.PHONY: setup run test lint clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@found=; \
+	for python in $(TRY); do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        found=$$python; break; \
+	    fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "npu-recipes needs Python 3.11 or newer (with venv); none of these is: $(TRY)" >&2; \
+	    echo "Install one, or say where it is: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; \
+	    exit 1; \
+	fi; \
+	echo "creating $(VENV) with $$("$$found" --version) ($$found)"; \
+	"$$found" -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(STAMP)
+	$(VENV)/bin/npu-recipes -m recipe=longcat_flash/decode_prefetch recipe.prefetch.coefficient=0.5,0.7,1.0
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV)
