@@ -234,8 +234,12 @@ class Names:
                 return found
         return []
 
-    def explain_miss(self, pattern: Pattern) -> tuple[str, list[str]]:
+    def explain_miss(self, pattern: Pattern, parameters: bool = True) -> tuple[str, list[str]]:
         """Why a pattern matches nothing.
+
+        Args:
+            pattern: the path.
+            parameters: whether it may name a parameter; else only modules are suggested.
 
         Returns:
             A sentence saying where the path leaves the model and what is there, and the nearest paths that exist.
@@ -247,12 +251,16 @@ class Names:
         missing = _segment_text(pattern, depth)
         where = f"`{prefix}`" if prefix else "the model"
         reason = f"`{pattern.text}` matches nothing: {where} has no `{missing}`; it has {below or 'nothing below it'}"
-        return reason, self.nearest(pattern)
+        return reason, self.nearest(pattern, parameters)
 
-    def nearest(self, pattern: Pattern, count: int = 3) -> list[str]:
+    def nearest(self, pattern: Pattern, parameters: bool = True, count: int = 3) -> list[str]:
         """Existing paths that read most like the pattern, written the way the pattern is."""
         candidates: dict[str, None] = {}
-        for fqn in (*self.modules, *self.parameters):
+        # `x.weight` beside `x` is no news, unless that is what was tried.
+        wanted = [
+            n for n in self.parameters if n.endswith(pattern.text.rpartition(".")[2]) or not n.endswith(".weight")
+        ]
+        for fqn in (*self.modules, *(wanted if parameters else ())):
             layer = self.layer_of(fqn)
             if fqn and not (pattern.uses_layer and layer is not None):
                 candidates[self.relative(fqn)] = None

@@ -223,7 +223,9 @@ class TargetResolver:
         weights = [m for i, m in self._candidates(target) if m is not None]
         part, pattern = ("dependency", target.dependency) if weights else ("weight", target.weight)
         if self.sizes is not None:
-            # The full-size model has it (or the recipe was refused there): the tiny one has fewer layers.
+            if self.sizes.get(target.name, (0, 0)) == (0, 0):
+                return  # The full-size model does not have it either, and that was told there.
+            # The tiny model has fewer layers.
             self.report.warn(
                 "not-in-tiny",
                 target.key,
@@ -249,7 +251,7 @@ class TargetResolver:
                 "Check the layer arithmetic, e.g. weight layers.{i+1}... and dependency layers.{i}...",
             )
             return
-        reason, near = self.names.explain_miss(pattern)
+        reason, near = self.names.explain_miss(pattern, parameters=part == "weight")
         fix = f"Did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else "See the model's names with `list`."
         self.report.error("no-match", f"{target.key}.{part}", reason, fix)
 

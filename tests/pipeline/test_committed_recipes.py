@@ -25,8 +25,12 @@ LONGCAT, FFN, QWEN = "longcat_flash/decode_prefetch", "longcat_flash/decode_pref
 
 
 @cache
-def model(name: str, deployment: str, size: str = "full", **config: Any) -> tuple[LoadedModel, Workload]:
-    loaded = load(load_spec(name, **config), load_deployment(deployment), "ge_graph", size)  # type: ignore[arg-type]
+def model(
+    name: str, deployment: str, size: str = "full", role: str = "", **config: Any
+) -> tuple[LoadedModel, Workload]:
+    """Full or tiny model with its step; `role` replaces the deployment's."""
+    served = load_deployment(deployment, **({"role": role} if role else {}))
+    loaded = load(load_spec(name, **config), served, "ge_graph", size)  # type: ignore[arg-type]
     return loaded, trace(loaded)
 
 
@@ -184,6 +188,15 @@ def test_the_other_sides_recipe_is_refused_on_the_ffn_side_and_a_typo_stays_a_ty
     assert [p.code for p in errors(result.problems)] == ["nothing-left"]
     result = resolved(LONGCAT, "longcat_a3_ep32_ffn", router={"weight": "layers.{i}.mlp.ruoter.classifier"})
     assert "no-match" in [p.code for p in errors(result.problems)]
+
+
+def test_the_attention_side_keeps_everything_but_the_router() -> None:
+    loaded, step = model("longcat_flash", "longcat_a3_ep128", role="attention")
+    result = resolve(parse_recipe(recipe_data(LONGCAT))[0], loaded, step)
+    assert [(p.severity, p.code, p.key) for p in result.problems] == [
+        ("warning", "role-skipped", "recipe.prefetch.targets.router.weight")
+    ]
+    assert len(result.plan.prefetch) == 305 - 28
 
 
 def test_windows_shares_and_copies_with_a_machine() -> None:

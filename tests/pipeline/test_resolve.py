@@ -150,6 +150,7 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_paths() -> None:
     assert "`layers.{i}.mlp.gate_up`" in problem.fix
     problem = refused({**GATE_UP, "dependency": "layers.{i}.self_atn.o_proj"}, "no-match", "dependency")
     assert "`layers.{i}.self_attn.o_proj`" in problem.fix
+    assert ".weight" not in problem.fix
 
 
 def test_weight_and_dependency_must_exist_for_the_same_layer() -> None:
@@ -260,6 +261,22 @@ def test_an_offset_behind_the_weight_is_refused() -> None:
 
 def test_a_coefficient_that_leaves_nothing_is_refused() -> None:
     refused({**ROUTER, "coefficient": "0.0001"}, "out-of-range", "coefficient")
+
+
+NAMES = (*dict(MODEL.module.named_modules()), *dict(MODEL.module.named_parameters()))
+FIRST = [n.replace("model.layers.0", "layers.{i}") for n in NAMES if n and "layers." not in n or "layers.0." in n]
+PATHS = [*FIRST, *(n.replace("{i}", "{i+1}") for n in FIRST if "{i}" in n)]
+
+
+@given(st.sampled_from(PATHS), st.sampled_from(PATHS), st.sampled_from(["", ":input", ":output"]))
+def test_any_pair_of_names_is_either_legal_by_the_data_flow_or_a_problem(weight: str, name: str, port: str) -> None:
+    result = run({"x": {"weight": weight, "dependency": name + port}})
+    assert result.plan.prefetch or result.problems
+    for entry, place in zip(result.plan.prefetch, result.placements, strict=True):
+        assert place.producer in STEP.ancestors(place.reader)
+        assert place.reader in STEP.readers(entry.weight)
+        (call,) = STEP.calls[entry.dependency]
+        assert place.event == (call.enter if entry.port == "input" else call.exit)
 
 
 def test_all_problems_of_all_targets_come_at_once() -> None:
