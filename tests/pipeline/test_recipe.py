@@ -263,7 +263,7 @@ def test_a_problem_points_at_its_line_or_at_the_command_line(tmp_path: Path) -> 
     file.write_text(
         "name: t\nmodel: toy\nprefetch:\n  coefficient: 0.5\n  targets:\n    router:\n"
         "      weight: layers.{i}.router\n      dependency: layers.{i}.o_proj\n      coefficient: 7\n"
-        "    flow: {weight: a..b, dependency: \"layers.{i}.x\", ofset: 1}\n    half:\n      weight: layers.{i}.x\n"
+        '    flow: {weight: a..b, dependency: "layers.{i}.x", ofset: 1}\n    half:\n      weight: layers.{i}.x\n'
     )
     data: Any = OmegaConf.to_container(OmegaConf.load(file))
     data["prefetch"]["coefficient"] = -3

@@ -264,7 +264,7 @@ def test_a_coefficient_that_leaves_nothing_is_refused() -> None:
 
 
 NAMES = (*dict(MODEL.module.named_modules()), *dict(MODEL.module.named_parameters()))
-FIRST = [n.replace("model.layers.0", "layers.{i}") for n in NAMES if n and "layers." not in n or "layers.0." in n]
+FIRST = [n.replace("model.layers.0", "layers.{i}") for n in NAMES if (n and "layers." not in n) or "layers.0." in n]
 PATHS = [*FIRST, *(n.replace("{i}", "{i+1}") for n in FIRST if "{i}" in n)]
 
 
