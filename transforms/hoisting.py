@@ -91,9 +91,9 @@ class StatementEdit:
 
     def statements(self) -> list[cst.BaseStatement]:
         """The statements that replace the original one."""
-        main = self._main(own_line=False)
+        main = self._main(one_a_line=False)
         if self._arguments and self._too_long(main):
-            main = self._main(own_line=True)
+            main = self._main(one_a_line=True)
         if self.before:  # a comment above the statement stays on top
             lead = self.statement.leading_lines
             self.before[0] = self.before[0].with_changes(leading_lines=lead)
@@ -139,9 +139,9 @@ class StatementEdit:
 
     def _hoist(self, node: cst.BaseExpression, name: str) -> str:
         if id(node) not in self._names:
-            bare = cst.ensure_type(node.visit(_Swap(self._names, self._arguments)), cst.BaseExpression).with_changes(
-                lpar=(), rpar=()
-            )
+            bare = node.visit(_Swap(self._names, self._arguments))
+            assert isinstance(bare, cst.BaseExpression)
+            bare = bare.with_changes(lpar=(), rpar=())
             new = self._new_name(name)
             code = self.function.module.code_for_node(bare)
             multiline_binary = "\n" in code and not isinstance(bare, cst.Call)
@@ -149,8 +149,8 @@ class StatementEdit:
             self._names[id(node)] = cst.Name(new)
         return self._names[id(node)].value
 
-    def _main(self, own_line: bool) -> cst.SimpleStatementLine:
-        swap = _Swap(self._names, self._arguments, own_line)
+    def _main(self, one_a_line: bool) -> cst.SimpleStatementLine:
+        swap = _Swap(self._names, self._arguments, one_a_line)
         return cst.ensure_type(self.statement.visit(swap), cst.SimpleStatementLine)
 
     def _too_long(self, statement: cst.SimpleStatementLine) -> bool:
@@ -166,9 +166,9 @@ class StatementEdit:
 class _Swap(cst.CSTTransformer):
     """Replace nodes by names, and add arguments to calls; both given by identity."""
 
-    def __init__(self, names: Mapping[int, cst.Name], arguments: Mapping[int, str], own_line: bool = False) -> None:
+    def __init__(self, names: Mapping[int, cst.Name], arguments: Mapping[int, str], one_a_line: bool = False) -> None:
         super().__init__()
-        self.names, self.arguments, self.own_line = names, arguments, own_line
+        self.names, self.arguments, self.one_a_line = names, arguments, one_a_line
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return id(node) not in self.names
@@ -178,7 +178,7 @@ class _Swap(cst.CSTTransformer):
             return self.names[id(original)]
         if id(original) in self.arguments:
             call = _add_argument(cst.ensure_type(updated, cst.Call), self.arguments[id(original)])
-            return _on_own_line(call) if self.own_line else call
+            return _one_a_line(call) if self.one_a_line else call
         return updated
 
 
@@ -201,11 +201,12 @@ def _add_argument(call: cst.Call, name: str) -> cst.Call:
     return call.with_changes(args=[*call.args[:-1], last, new])
 
 
-def _on_own_line(call: cst.Call) -> cst.Call:
-    """The call with all arguments on one line between its parentheses."""
+def _one_a_line(call: cst.Call) -> cst.Call:
     inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace("    "))
-    last = call.args[-1].with_changes(whitespace_after_arg=cst.ParenthesizedWhitespace(indent=True))
-    return call.with_changes(whitespace_before_args=inside, args=[*call.args[:-1], last])
+    commas = [cst.Comma(whitespace_after=inside)] * (len(call.args) - 1)
+    commas += [cst.Comma(whitespace_after=cst.ParenthesizedWhitespace(indent=True))]
+    args = [a.with_changes(comma=comma) for a, comma in zip(call.args, commas, strict=True)]
+    return call.with_changes(whitespace_before_args=inside, args=args)
 
 
 def _evaluated_before(root: cst.CSTNode, node: cst.CSTNode) -> list[cst.BaseExpression]:

@@ -1,14 +1,15 @@
-"""Text of generated statements, laid out as ruff and Black would."""
+"""Text of generated statements, laid out so that ruff and Black leave it alone whatever line length they are given.
+
+The length of a file's lines is often only guessed. A trailing comma keeps arguments on lines of their own also under a
+longer limit, so nothing here uses the in-between layout (all arguments on one line of their own).
+"""
 
 
 def call(head: str, arguments: list[str], indent: int, width: int) -> str:
-    """`head(a, b)` on one line if it fits, else the arguments on their own line, else one argument a line."""
+    """`head(a, b)` on one line if it fits, else one argument a line."""
     one_line = f"{head}({', '.join(arguments)})"
     if indent + len(one_line) <= width:
         return one_line
-    joined = ", ".join(arguments)
-    if indent + 4 + len(joined) <= width:
-        return f"{head}(\n    {joined}\n)"
     return f"{head}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
 
 

@@ -1,8 +1,8 @@
 """Is this call part of a decode step? One rule, as source text for a rewrite and as a function for a wrap.
 
-An explicit phase (`is_prefill` or `is_decode`: an argument, or an attribute of one such as `forward_metadata`) decides if
-there is one. Otherwise it is the length of the query's sequence dimension: at most one token and the speculative ones. The
-length of the cache is the wrong signal: chunked prefill has a cache too.
+An explicit phase (`is_prefill` or `is_decode`: an argument, or an attribute of one such as `forward_metadata`) decides
+if there is one. Otherwise it is the length of the query's sequence dimension: at most one token and the speculative
+ones. The length of the cache is the wrong signal: chunked prefill has a cache too.
 """
 
 import ast

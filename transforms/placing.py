@@ -1,8 +1,8 @@
 """A plan and a recording -> statements: at which call of which function each prefetch goes. No text is read or written.
 
-For every entry there is a chain of *spots*, from the call that makes the dependency outwards: as long as the caller returns
-(or was given) the very same tensor, not written since, the call can be issued there too. The preferred spot is the first
-that has the weight below it, else the outermost; spots move inwards again where that would change the plan's order.
+For every entry there is a chain of *spots*, from the call that makes the dependency outwards: as long as the caller
+returns (or was given) the very same tensor, not written since, the call can be issued there too. The preferred spot is
+the first that has the weight below it, else the outermost; spots move inwards again where that would change the order.
 """
 
 import inspect
@@ -256,11 +256,11 @@ def _guard(recording: Recording, name: str, line: int | None, tensor: Tensor, ca
     try:
         return Guard("entry", _entry_test(recording, name, line, call))
     except NoPhase as reason:
-        outputs = [
+        prefill, decode = (
             [t.shape for c in step.by_module.get(call.fqn, []) for t in c.outputs if t.position == tensor.position]
             for step in (recording.prefill, recording.decode)
-        ]
-        dimension = sequence_dimension(*outputs, recording.tokens)
+        )
+        dimension = sequence_dimension(prefill, decode, recording.tokens)
         if dimension is not None and line is not None and tensor in call.outputs:
             return Guard("local", length_test("", dimension, recording.tokens))
         owner = call if line is None else call.parent

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -10,7 +11,9 @@ from torch import nn
 from models.prefetch import npu_prefetch
 from models.problems import Problem, raise_errors
 from transforms.phase import is_decode
+from transforms.example import Example
 from transforms.plan import Plan, Prefetch
+from transforms.realisation import Realisation
 from transforms.recording import first_tensor
 
 
@@ -73,6 +76,15 @@ def prefetch_wrap(loaded: Any, plan: Plan) -> Wrapped:
         else:
             handles.append(modules[fqn].register_forward_hook(_OnOutput(phase, copies)))
     return Wrapped(module, handles)
+
+
+def realise(loaded: Any, plan: Plan, directory: Path, recording: Any = None) -> Realisation:
+    """Wrap for the time of a `with` block, or lend the model as it is; needs neither directory nor recording."""
+
+    def build(enabled: bool) -> Wrapped | nn.Module:
+        return prefetch_wrap(loaded, plan) if enabled else loaded.module
+
+    return Realisation(build)
 
 
 # Hooks are objects, not closures, so that `copy.deepcopy` rebinds them to the copied modules and pickling works.
@@ -160,3 +172,40 @@ def _unknown(module: nn.Module, modules: Mapping[str, nn.Module], plan: Plan) ->
                 message = f"{entry.target} (layer {entry.layer}): the model has no {kind} {name}"
                 problems.append(Problem("error", "not-placeable", message, "Resolve the plan on this model.", key))
     return problems
+
+
+EXAMPLES = (
+    Example(
+        "the calls of one decode step; the source stays as it is",
+        """\
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.attention = nn.Linear(8, 8)
+        self.mlp = nn.Linear(8, 8)
+
+    def forward(self, hidden_states, is_prefill):
+        return self.mlp(self.attention(hidden_states))
+
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(config) for _ in range(2)])
+
+    def forward(self, hidden_states, is_prefill):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, is_prefill)
+        return hidden_states
+""",
+        """\
+layers.0.mlp.weight after layers.0.attention
+layers.1.attention.weight after layers.0.mlp
+layers.1.mlp.weight after layers.1.attention
+""",
+        (("{i}.mlp.weight", "{i}.attention"), ("{i+1}.attention.weight", "{i}.mlp")),
+    ),
+)

@@ -180,7 +180,8 @@ def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Rea
 
 def _complete(recording: Recording, link: Link) -> Link:
     """Add the condition under which the parent has both ends of the link."""
-    has, lacks = [], []
+    has: list[str] = []
+    lacks: list[str] = []
     for parent in _parents(recording, link):
         ends = [join(parent, link.holder), join(parent, link.target)]
         (has if all(end in recording.modules for end in ends) else lacks).append(parent)

@@ -1,8 +1,8 @@
-"""What one prefill and one decode step of a tiny model did: every module call with the place in the source that made it.
+"""What a prefill and a decode step of a tiny model did: every module call, with the place in the source that made it.
 
-Call sites are not searched in the text. While a module is being called, the interpreter knows the exact span of the call
-expression it is executing (`code.co_positions`) and, in `f_locals`, the instance that makes the call; so loops, aliases,
-ModuleList indices, helper methods and decorators need no code at all.
+Call sites are not searched in the text. While a module is being called, the interpreter knows the exact span of the
+call expression that it is executing (`code.co_positions`) and, in `f_locals`, the instance that makes the call; so
+loops, aliases, ModuleList indices, helper methods and decorators need no code at all.
 """
 
 import inspect
@@ -294,9 +294,10 @@ class _Hooks:
         if cls not in self._forwards:
             function = inspect.unwrap(cls.forward)  # type: ignore[attr-defined]
             code = getattr(function, "__code__", None)
-            inside = code is not None and code.co_filename == self.file
-            names = list(inspect.signature(function).parameters)[1:] if inside else []
-            self._forwards[cls] = (code.co_qualname, names) if inside else None
+            if code is None or code.co_filename != self.file:
+                self._forwards[cls] = None
+            else:
+                self._forwards[cls] = (code.co_qualname, list(inspect.signature(function).parameters)[1:])
         return self._forwards[cls]
 
 

@@ -124,7 +124,10 @@ class FunctionRewrite:
         for index, statement in enumerate(self.body):
             body += self._new_at(index)
             new = statement.visit(_Replace(edited))
-            body += new if isinstance(new, cst.FlattenSentinel) else [cst.ensure_type(new, cst.BaseStatement)]
+            if isinstance(new, cst.FlattenSentinel):
+                body += new
+            elif isinstance(new, cst.BaseStatement):
+                body.append(new)
         body += self._new_at(len(self.body))
         block = cst.ensure_type(self.function.node.body, cst.IndentedBlock)
         return self.function.code(self._header.with_changes(body=block.with_changes(body=body)))

@@ -67,8 +67,6 @@ def _laid_out(function: ParsedFunction, node: cst.FunctionDef, width: int) -> cs
     result = header[end + 1 :]
     arguments = [part.strip() for part in _split(header[start + 1 : end])]
     text = layout.call(header[:start], arguments, indent, width - len(result))
-    if "\n" not in text:  # only the result type made it too long
-        text = f"{header[:start]}(\n    {', '.join(arguments)}\n)"
     broken = cst.ensure_type(function.parse(f"{text}{result}\n    pass\n"), cst.FunctionDef)
     return node.with_changes(
         params=broken.params,

@@ -68,7 +68,7 @@ class ParsedFunction:
 
     def code(self, node: cst.FunctionDef) -> str:
         """The lines of the function after its node has been replaced."""
-        return self.module.deep_replace(self.node, node).code.removeprefix(self._head)
+        return cst.ensure_type(self.module.deep_replace(self.node, node), cst.Module).code.removeprefix(self._head)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def is_rebound(function: ast.FunctionDef, name: str) -> bool:
 
 
 def sometimes_assigned(function: ast.FunctionDef) -> set[str]:
-    """Attributes of `self` that the function assigns on some paths only, such as `if self.role == "all": self.mlp = ...`."""
+    """Attributes of `self` that the function assigns on some paths only: `if role == "all": self.mlp = ...`."""
     mentioned = {
         node.attr
         for node in ast.walk(function)

@@ -1,0 +1,39 @@
+"""What a transform gives back to whoever verifies, measures or compares it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+Built = nn.Module | AbstractContextManager[nn.Module]
+
+
+@dataclass(frozen=True)
+class SourceResult:
+    """A rewritten modeling file.
+
+    Attributes:
+        before, after: the whole text.
+        diff: unified diff, `""` if nothing changed. `patch -p1` applies it above the package, `-R` takes it back.
+        path: the original file.
+    """
+
+    before: str
+    after: str
+    diff: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Realisation:
+    """A plan realised on a model.
+
+    Attributes:
+        build: with the switch on or off, the transformed model, or a context manager that lends and restores it.
+        source: the rewritten file, None for a transform that needs no source.
+    """
+
+    build: Callable[[bool], Built]
+    source: SourceResult | None = None

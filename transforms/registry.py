@@ -1,0 +1,76 @@
+"""The registered transforms: an explicit list. Each file has the transform, its doc and its examples."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from models.problems import Problem, RefusedError
+from transforms import prefetch_source, prefetch_wrap
+from transforms.example import Example
+from transforms.plan import Plan
+from transforms.realisation import Realisation
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A way to realise a plan.
+
+    Attributes:
+        name: `<lever>.<transform>`, where the second part is the value of the configuration key `transform`.
+        lever: which part of the plan it realises.
+        needs_source: whether it reads and rewrites the modeling file.
+        doc: one sentence.
+        realise: `(loaded, plan, directory, recording=None) -> Realisation`; raises RefusedError. The directory gets
+            rewritten files.
+        examples: before and after, executed by a test.
+    """
+
+    name: str
+    lever: Literal["prefetch", "superkernel"]
+    needs_source: bool
+    doc: str
+    realise: Callable[..., Realisation]
+    examples: tuple[Example, ...]
+
+
+TRANSFORMS = {
+    transform.name: transform
+    for transform in (
+        Transform(
+            "prefetch.source",
+            "prefetch",
+            True,
+            "Write switchable prefetch calls into the modeling file, as a reviewable diff.",
+            prefetch_source.realise,
+            prefetch_source.EXAMPLES,
+        ),
+        Transform(
+            "prefetch.wrap",
+            "prefetch",
+            False,
+            "Hook the modules of one model instance; needs no source and can be undone.",
+            prefetch_wrap.realise,
+            prefetch_wrap.EXAMPLES,
+        ),
+    )
+}
+
+
+def transform(name: str) -> Transform:
+    """The transform of that name.
+
+    Raises:
+        RefusedError: there is none; names the nearest.
+    """
+    if name not in TRANSFORMS:
+        near = difflib.get_close_matches(name, TRANSFORMS, n=1)
+        fix = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(TRANSFORMS)}."
+        raise RefusedError([Problem("error", "unknown-transform", f"no transform {name!r}", fix, "transform")])
+    return TRANSFORMS[name]
+
+
+def realise(name: str, loaded: Any, plan: Plan, directory: Path, recording: Any = None) -> Realisation:
+    """Realise a plan with the named transform."""
+    return transform(name).realise(loaded, plan, directory, recording)
