@@ -225,3 +225,13 @@ def test_the_nearest_legal_dependency_is_the_innermost_module() -> None:
     assert reader is not None
     near = [fqn for _, fqn, _ in FLOW.legal_before(reader)]
     assert near[:3] == [f"{L1}.post_norm", f"{L1}.self_attn.o_proj", f"{L1}.self_attn"]
+
+
+def test_a_module_that_returns_an_early_tensor_late_is_not_suggested() -> None:
+    # The layer returns its norm's output unchanged, after the target has been read inside it.
+    norm = STEP.calls[f"{L1}.post_norm"][0].output_kernel
+    layer = replace(STEP.calls[L1][0], output_kernel=norm)
+    flow = Flow(replace(STEP, calls={**STEP.calls, L1: (layer,)}))
+    reader = flow.reader(f"{L1}.mlp.gate_up.weight")
+    assert reader is not None
+    assert L1 not in [fqn for _, fqn, _ in flow.legal_before(reader)]
