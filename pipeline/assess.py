@@ -220,6 +220,7 @@ def _target(
         memory_bound=Figure(100 * effect.memory_bound, "%"),
         window=Figure(effect.window, "us"),
         window_change=Figure(effect.window_change, "%"),
+        copy_time=Figure(effect.copy_time, "us"),
         covered=Figure(100 * effect.covered, "%"),
         used=Figure(100 * effect.useful, "%"),
         gain_alone=setting.alone,
@@ -245,16 +246,15 @@ def _why(effect: Effect, max_size: int) -> Text:
     """Why this target and this window, from the nominal baseline."""
     ops = list(dict.fromkeys(effect.window_ops))
     shown = ", ".join(ops[:5]) + (", ..." if len(ops) > 5 else "")
-    enough = effect.window >= effect.copy_time
     share = f"{100 * effect.memory_bound:.0f} %"
     en = (
         f"HBM transfer takes {share} of the {effect.baseline:.1f} us of {effect.op}; the window is "
         f"{effect.window:.1f} us ({shown or 'no kernel in it'}), the copy of {approximate_size(max_size)} takes "
-        f"{effect.copy_time:.1f} us from its release: {'it fits' if enough else 'it does not fit whole'}"
+        f"{effect.copy_time:.1f} us from its release; {effect.covered:.0%} of it arrives before the target starts"
     )
     zh = (
         f"{effect.op} 的 {effect.baseline:.1f} us 中 HBM 传输占 {share};窗口 {effect.window:.1f} us"
-        f"({shown or '其中没有算子'}),拷贝 {approximate_size(max_size)} 自释放起需 {effect.copy_time:.1f} us:"
-        f"{'放得下' if enough else '放不完'}"
+        f"({shown or '其中没有算子'}),拷贝 {approximate_size(max_size)} 自释放起需 {effect.copy_time:.1f} us,"
+        f"目标开始前到达 {effect.covered:.0%}"
     )
     return Text(en, zh)

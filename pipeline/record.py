@@ -70,6 +70,7 @@ class TargetResult:
         memory_bound: share of the baseline kernel's time in which HBM sets the pace, %.
         window: time between the dependency and the target in the baseline, us.
         window_change: change of the time of the kernels in the window, % of baseline, positive = faster.
+        copy_time: time of one copy from its release to its last byte, waiting for the copies before it included, us.
         covered: share of the copied bytes that had arrived when the target started, %.
         used: share of the copied bytes that the target found in L2, %.
         gain_alone: gain of the step with only this target, %.
@@ -94,6 +95,7 @@ class TargetResult:
     memory_bound: Figure
     window: Figure
     window_change: Figure
+    copy_time: Figure
     covered: Figure
     used: Figure
     gain_alone: Figure | None

@@ -1,0 +1,41 @@
+"""What a trial leaves behind for people: the report, plots, the timeline and the NPU script, each as text."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from models.workload import Workload
+from pipeline.legality import Placement
+from pipeline.record import TrialRecord
+from pipeline.report.markdown import markdown
+from pipeline.report.npu_script import NAME as NPU_SCRIPT
+from pipeline.report.npu_script import npu_script
+from pipeline.report.plots import layer_plot, step_plot, targets_plot
+from pipeline.report.timeline import timeline
+
+if TYPE_CHECKING:
+    from pipeline.simulator.forecast import Forecast
+
+__all__ = ["layer_plot", "markdown", "npu_script", "report_files", "step_plot", "targets_plot", "timeline"]
+
+
+def report_files(
+    record: TrialRecord,
+    workload: Workload | None = None,
+    placements: Sequence[Placement] = (),
+    forecast: "Forecast | None" = None,
+) -> dict[str, str]:
+    """All files of a trial that this package makes: path below the output directory -> text.
+
+    Args:
+        record: the whole trial.
+        workload, placements, forecast: for the timeline and the plot of a layer; without them these are left out.
+    """
+    files = {"report.md": markdown(record), NPU_SCRIPT: npu_script(record)}
+    found = record.assessment
+    if found is not None:
+        files["plots/step.svg"] = step_plot(found, record.language)
+        files["plots/targets.svg"] = targets_plot(found, record.language)
+        if workload is not None and forecast is not None:
+            files["plots/layer.svg"] = layer_plot(workload, record.plan, forecast, record.language)
+            files["timeline.json"] = timeline(workload, record.plan, placements, forecast)
+    return files

@@ -503,9 +503,10 @@ def read_kernels(path: str) -> dict[str, float]:
             raise WrongUse(f"{path}: no columns Type and Duration(us) in {reader.fieldnames}")
         for row in reader:
             try:
-                times.setdefault(row[kind].strip(), []).append(float(row[duration]))
+                name, value = row[kind].strip(), float(row[duration])
             except (TypeError, ValueError, AttributeError):
                 continue  # a truncated last row, or a kernel without a duration
+            times.setdefault(name, []).append(value)
     return {name: statistics.fmean(values) for name, values in times.items()}
 
 

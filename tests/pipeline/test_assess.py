@@ -162,7 +162,7 @@ def test_targets_say_what_why_and_how_large() -> None:
     (target,) = judge(FASTER).targets
     assert target.count == 1 and target.op == "QuantBatchMatmul"
     assert target.basis == "9.54 MiB x 0.5 = 4.77 MiB"
-    assert "HBM transfer takes 83 % of the 12.0 us" in target.why.en and "it fits" in target.why.en
+    assert "HBM transfer takes 83 % of the 12.0 us" in target.why.en and "100% of it arrives before" in target.why.en
     assert "HBM 传输占 83 %" in target.why.zh
 
 
