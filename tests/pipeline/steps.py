@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.workload import Kernel, WeightRead, Workload
+from models.workload import Kernel, ModuleCall, WeightRead, Workload
 from pipeline.figures import Figure
 from pipeline.legality import Placement
 from transforms.plan import Plan, Prefetch
@@ -91,6 +91,7 @@ WORKLOAD = Workload(
         Kernel(3, "GroupedMatmul", "model.layers.0.experts", "cube", stream="moe", inputs=(0,), layer=0),
         Kernel(4, "Add", "model.layers.0", "vector", inputs=(2, 3), layer=0),
     ),
+    calls={"model.layers.0.o_proj": (ModuleCall("model.layers.0.o_proj", 0, 1, None, 0),)},
     layers=1,
     tokens=4.0,
 )

@@ -13,7 +13,7 @@ from models.problems import Problem
 from models.workload import Workload
 from pipeline.assess import assess
 from pipeline.record import Rung, TrialRecord
-from pipeline.report import report_files, timeline
+from pipeline.report import report_files, timeline, write_report
 from pipeline.report.svg import ticks
 from pipeline.resolve import TargetMatch
 from tests.pipeline.steps import MB, PLACES, WORKLOAD, Machine, forecast, plan
@@ -59,7 +59,7 @@ def record(language: Any = "en", **changes: Any) -> TrialRecord:
 
 
 def files(language: str = "en") -> dict[str, str]:
-    return report_files(record(language), WORKLOAD, PLACES, cast())
+    return report_files(record(language), WORKLOAD, cast())
 
 
 # --- the report --------------------------------------------------------------------------------------------------
@@ -222,8 +222,15 @@ def test_the_real_simulator_fits_and_single_targets_are_tried_alone() -> None:
     assert first.gain_alone.value + second.gain_alone.value == pytest.approx(found.gain.value, abs=2.0)
     # The whole plan without the one target is the plan with only the other.
     assert first.gain_without.value == pytest.approx(found.gain.value - second.gain_alone.value)
-    made = report_files(replace(record(), plan=wanted, assessment=result), workload, (), None)
-    assert "plots/step.svg" in made and "timeline.json" not in made
+    made = report_files(replace(record(), plan=wanted, assessment=result), workload, found)
+    assert {"plots/layer.svg", "timeline.json"} <= set(made)
+
+
+def test_files_are_written_below_the_directory(tmp_path: Path) -> None:
+    write_report(tmp_path, record(), WORKLOAD, cast())
+    names = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    plots = {"plots/step.svg", "plots/targets.svg", "plots/layer.svg"}
+    assert names == {"report.md", "run_on_npu.py", "timeline.json", *plots}
 
 
 def two_targets() -> tuple[Workload, Any]:
