@@ -62,6 +62,12 @@ class Ledger:
         """Trial key -> last state, in the order in which the trials were first queued."""
         return self._states(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
 
+    def queued(self, key: str) -> dict[str, Any]:
+        """What was noted when a trial was last queued: its label and the overrides that a user types for it."""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        found = [e for e in _events(text) if e.get("key") == key and e.get("state") == "queued"]
+        return found[-1] if found else {}
+
     def tokens(self) -> list[str]:
         """The arguments of the sweep as last started; empty if this is no sweep directory."""
         text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""

@@ -68,10 +68,10 @@ def _section(name: str) -> str:
 
 
 def _transforms() -> list[dict[str, str]]:
-    from transforms.registry import TRANSFORMS
+    from transforms.registry import TRANSFORMS  # brings torch and LibCST along: only when they are listed
 
     return [
-        {"name": name, "description": str(entry.summary), "file": str(entry.file)}
+        {"name": name, "description": entry.doc.rstrip("."), "file": entry.realise.__module__.replace(".", "/") + ".py"}
         for name, entry in sorted(TRANSFORMS.items())
     ]
 

@@ -124,7 +124,6 @@ def run(tokens: Sequence[str], multirun: bool, words: Sequence[str], folders: Se
     task.PREPARED.clear()
     for key, point, prepared in zip(checked.keys, checked.points, checked.prepared, strict=True):
         task.PREPARED[key], task.TYPED[key] = prepared, point.typed
-        task.LABELS[key] = point.label or key
     directory = resume or outputs.create(root, sweep=multirun)
     if not multirun:
         return _run_one(checked, directory, folders)
@@ -157,14 +156,16 @@ def _run_sweep(
         overrides = [o for o in grid[0] if o.startswith(("hydra.", "hydra/"))]
         overrides += [f"hydra.sweep.dir={_quoted(directory)}", "hydra.mode=MULTIRUN"]
         returned: dict[str, dict[str, Any]] = {}
+        lost = "the trial's process ended without a result"
         try:
             with hydra(folders) as app, _own_errors():
                 for trial in launch(app, task.run_job, grid, overrides, directory):
                     returned[trial["key"]] = trial
         except Exception as error:  # the launcher itself broke: report what is there
-            say(f"the launcher failed: {type(error).__name__}: {error}")
+            lost = f"the launcher failed: {type(error).__name__}: {error}"
+            say(lost)
         pairs = zip(checked.keys, checked.points, strict=True)
-        trials = [_collect(key, point, directory, returned, ledger) for key, point in pairs]
+        trials = [_collect(key, point, directory, returned, ledger, lost) for key, point in pairs]
         status = sweep_status(trials)
         result = RunResult(directory, trials, status, True, checked.warnings, heading(checked.points))
         write_report(result, command_line(list(words)))
@@ -173,7 +174,7 @@ def _run_sweep(
 
 
 def _collect(
-    key: str, point: GridPoint, directory: Path, returned: Mapping[str, dict[str, Any]], ledger: Ledger
+    key: str, point: GridPoint, directory: Path, returned: Mapping[str, dict[str, Any]], ledger: Ledger, lost: str
 ) -> dict[str, Any]:
     """A trial's JSON object: as returned, else from its directory, else as lost."""
     label: dict[str, Any] = {"label": point.label or key, "varying": dict(point.varying)}
@@ -184,7 +185,7 @@ def _collect(
     record = outputs.read_json(place / "record.json")
     if status.get("status") in ("done", "failed") and record:
         return {**label, **record}
-    error = status.get("error") or "the trial's process ended without a result"
+    error = status.get("error") or lost
     if ledger.states().get(key) in ("queued", "running"):
         ledger.move(key, "failed", error=error)
     if status.get("status") != "failed":

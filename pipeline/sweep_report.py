@@ -102,12 +102,16 @@ def _targets(trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     order = list(dict.fromkeys(t["name"] for trial in trials for t in trial.get("targets") or ()))
     rows = []
     for name in order:
-        found = [next((t for t in trial.get("targets") or () if t["name"] == name), {}) for trial in trials]
+        found: list[Mapping[str, Any]] = [_target(trial, name) for trial in trials]
         first = next(t for t in found if t)
         gains = [number(t.get("gain_alone"), 2, True, True) for t in found]
         if any(gain != "-" for gain in gains):
             rows.append({"name": name, "target": first, "gains": gains})
     return rows
+
+
+def _target(trial: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return next((t for t in trial.get("targets") or () if t["name"] == name), {})
 
 
 def _unit(trials: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -159,7 +163,7 @@ def _alone_plot(trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
     def draw(axes: Any) -> None:
         height = 0.8 / len(trials)
         for n, trial in enumerate(trials):
-            rows = [next((t for t in trial["targets"] if t["name"] == name), {}).get("gain_alone") for name in names]
+            rows = [_target(trial, name).get("gain_alone") for name in names]
             at = [i + (n - (len(trials) - 1) / 2) * height for i, row in enumerate(rows) if row]
             found = [row for row in rows if row]
             values = [row["value"] for row in found]

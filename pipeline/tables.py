@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -57,40 +57,65 @@ def rungs(trial: Trial) -> str:
     return "\n".join(words) or "-"
 
 
-def trials_table(trials: Sequence[Trial], title: str = "") -> Table:
-    """One row per trial: sizes, step, gain with its band, target kernels, windows, limit, rungs, verdict."""
-    table = Table(title=title or None, title_justify="left", show_lines=True, header_style="bold")
-    names = varying_names(trials)
-    for name in names.values():
-        table.add_column(name, no_wrap=True)
-    for heading in (
-        "prefetched\nMiB/layer",
-        "most in\nflight, MiB",
-        "decode step, us\nbaseline -> optimised",
-        "gain, %\n[band]",
-        "tokens/s\nbaseline -> optimised",
-        "target kernels, us\nbaseline -> optimised",
-        "windows\n%",
-        "above limit, %\nbaseline -> optimised",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("rungs")
-    table.add_column("verdict")
-    for trial in trials:
-        row = [str((trial.get("varying") or {}).get(key, "")) for key in names]
-        row += [
-            number(figure(trial, "prefetch.per_layer")),
-            number(figure(trial, "prefetch.in_flight")),
-            _pair(trial, "step"),
-            number(figure(trial, "delta.step"), 2, True, True).replace(" [", "\n["),
-            _pair(trial, "throughput", 0),
-            _pair(trial, "target_kernels"),
-            number(figure(trial, "delta.windows"), 2, True),
-            _pair(trial, "above_limit"),
-            rungs(trial),
-        ]
-        table.add_row(*row, outcome(trial))
-    return table
+class TrialsTable:
+    """Sizes, step, gain with its band, target kernels, windows, limit, rungs and verdict of every trial.
+
+    A row per trial where the terminal is wide enough, else a column per trial.
+    """
+
+    WIDE = 170
+
+    def __init__(self, trials: Sequence[Trial], title: str) -> None:
+        self.trials, self.title = trials, title
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = varying_names(self.trials)
+        headings = [*names.values(), *_HEADINGS]
+        rows = [[*(str((t.get("varying") or {}).get(k, "")) for k in names), *_cells(t)] for t in self.trials]
+        table = Table(title=self.title, title_justify="left", show_lines=True, header_style="bold")
+        if options.max_width >= self.WIDE:
+            left = (*names.values(), *_HEADINGS[-2:])
+            for heading in headings:
+                table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+            for row in rows:
+                table.add_row(*row)
+        else:
+            table.show_header = False
+            table.add_column(style="bold")
+            for _ in rows:
+                table.add_column(justify="right")
+            for heading, *cells in zip(headings, *rows, strict=True):
+                table.add_row(heading.replace("\n", " "), *cells)
+        yield table
+
+
+_HEADINGS = (
+    "prefetched\nMiB/layer",
+    "most in\nflight, MiB",
+    "decode step, us\nbaseline -> optimised",
+    "gain, %\n[band]",
+    "tokens/s\nbaseline -> optimised",
+    "target kernels, us\nbaseline -> optimised",
+    "windows\n%",
+    "above limit, %\nbaseline -> optimised",
+    "rungs",
+    "verdict",
+)
+
+
+def _cells(trial: Trial) -> list[Any]:
+    return [
+        number(figure(trial, "prefetch.per_layer")),
+        number(figure(trial, "prefetch.in_flight")),
+        _pair(trial, "step"),
+        number(figure(trial, "delta.step"), 2, True, True).replace(" [", "\n["),
+        _pair(trial, "throughput", 0),
+        _pair(trial, "target_kernels"),
+        number(figure(trial, "delta.windows"), 2, True),
+        _pair(trial, "above_limit"),
+        rungs(trial),
+        outcome(trial),
+    ]
 
 
 def outcome(trial: Trial) -> Text:
@@ -135,7 +160,7 @@ def alone_table(trials: Sequence[Trial]) -> Table | None:
 
 def result_view(trials: Sequence[Trial], heading: str, report: str) -> RenderableType:
     """Everything that `run` prints in text: the trials, each target alone, what failed, where the report is."""
-    blocks: list[RenderableType] = [trials_table(trials, heading)]
+    blocks: list[RenderableType] = [TrialsTable(trials, heading)]
     alone = alone_table(trials)
     if alone is not None:
         blocks += [Text(""), alone]

@@ -28,9 +28,7 @@ from pipeline.progress import Stopwatch, say
 
 # What this process has prepared while validating the grid, by trial key: a trial in the same process takes it over.
 PREPARED: dict[str, Any] = {}
-# What progress lines show of a trial; other processes, which do not have it, show the key.
-LABELS: dict[str, str] = {}
-# What the user typed for each trial.
+# What the user typed for a single run; a sweep's ledger has it for each trial, readable from any process.
 TYPED: dict[str, tuple[str, ...]] = {}
 
 
@@ -48,10 +46,13 @@ def run_job(cfg: DictConfig) -> dict[str, Any]:
     context = HydraConfig.get()
     directory = Path(context.runtime.output_dir)
     sweep = Path(context.sweep.dir).resolve() if context.mode == RunMode.MULTIRUN else None
-    typed = TYPED.get(trial_key(config)) or tuple(map(str, context.overrides.task))
+    key = trial_key(config)
+    noted = Ledger(sweep).queued(key) if sweep else {}
+    typed = noted.get("overrides") or TYPED.get(key) or [str(o) for o in context.overrides.task]
     choices = {str(k): str(v) for k, v in context.runtime.choices.items() if v is not None}
     folders = [Path(s.path) for s in context.runtime.config_sources if s.schema == "file" and s.path]
-    return run_trial_in(config, directory, choices, typed, folders or [CONF], sweep)
+    label = noted.get("label") or key
+    return run_trial_in(config, directory, choices, typed, folders or [CONF], sweep, label)
 
 
 def run_trial_in(
@@ -61,6 +62,7 @@ def run_trial_in(
     typed: Sequence[str],
     folders: Sequence[Path],
     sweep: Path | None,
+    label: str,
 ) -> dict[str, Any]:
     """Run, or take over, one trial, and keep its status and the ledger.
 
@@ -71,9 +73,9 @@ def run_trial_in(
         typed: overrides as a user types them for this trial alone.
         folders: where the options' files are.
         sweep: the sweep directory, None for a single run.
+        label: what progress lines call the trial.
     """
     key = trial_key(config)
-    label = LABELS.get(key, key)
     ledger = Ledger(sweep) if sweep else None
     options = config.get("sweep") or {}
     finished = _finished(key, directory, Path(str(config["output"])), config) if sweep else None
@@ -129,12 +131,14 @@ def prepare(config: Mapping[str, Any], files: Mapping[str, Path]) -> Any:
     from pipeline.experiment import build_experiment
     from pipeline.experiment import prepare as prepare_experiment
 
-    return prepare_experiment(build_experiment(config, files))
+    here = Path.cwd()  # problems show the files as short as they can be opened from here
+    shown = {g: p.relative_to(here) if p.is_relative_to(here) else p for g, p in files.items()}
+    return prepare_experiment(build_experiment(config, shown))
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
     """A Hydra configuration as plain, resolved mappings, without Hydra's own part."""
-    data = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [k for k in cfg if k != "hydra"]), resolve=True)
+    data = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items()}
 

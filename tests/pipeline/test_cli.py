@@ -156,10 +156,10 @@ def test_yaml_that_does_not_parse_is_refused_with_file_and_line(app: App):
     assert codes(result) == ["not-yaml"] and result.json["problems"][0]["file"].endswith("broken.yaml")
 
 
-def test_help_and_list_start_without_torch():
+def test_help_and_the_config_groups_need_no_torch():
     code = (
         "import sys; from pipeline.cli import main; "
-        "codes = [main(w) for w in (['--help'], ['validate', '--help'], ['list'])]; "
+        "codes = [main(w) for w in (['--help'], ['validate', '--help'], ['list', 'recipes'])]; "
         "assert codes == [0, 0, 0], codes; assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
