@@ -28,7 +28,8 @@ class Experiment:
         config: the composed configuration, plain.
         exe_mode: the declared execution mode.
         draws, seed: of the simulator's bands.
-        warnings: problems that refuse nothing.
+        problems: found so far. Errors of the recipe are among them: what could be read of it can still be resolved, so
+            that `prepare` reports everything at once.
     """
 
     config: Mapping[str, Any]
@@ -39,7 +40,7 @@ class Experiment:
     exe_mode: str
     draws: int
     seed: int
-    warnings: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     @property
     def transform(self) -> str:
@@ -97,7 +98,7 @@ def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | No
         sources: group -> the YAML file behind it, for file and line of problems.
 
     Raises:
-        RefusedError: with the problems of all parts.
+        RefusedError: with the problems of all parts, if anything but the recipe has an error.
     """
     from models.deployment import Deployment
     from models.loading import ModelSpec
@@ -121,22 +122,11 @@ def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | No
     recipe, found = parse_recipe(
         config.get("recipe") or {}, YamlSource(recipe_file, "recipe") if recipe_file is not None else None
     )
-    problems += found
-    if model is not None and recipe.model and recipe.model != model.name:
-        problems.append(
-            Problem(
-                "error",
-                "recipe-for-another-model",
-                f"the recipe {recipe.name} is for the model {recipe.model}, not for {model.name}",
-                "Leave `model=` away, or choose a recipe of that model (npu-recipes list).",
-                "model",
-            )
-        )
     runtime = config.get("runtime") or {}
     backend = config.get("backend") or {}
     problems += _backend_problems(backend)
-    warnings = raise_errors(problems)
-    assert model is not None and deployment is not None and machine is not None
+    if model is None or deployment is None or machine is None or any(p.severity == "error" for p in problems):
+        raise RefusedError(_once([*problems, *found]))
     exe_mode = str(runtime.get("exe_mode", ""))
     return Experiment(
         config,
@@ -147,7 +137,7 @@ def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | No
         exe_mode,
         backend.get("draws", 256),
         backend.get("seed", 0),
-        tuple(warnings),
+        tuple(_once([*problems, *found])),
     )
 
 
@@ -166,14 +156,12 @@ def prepare(experiment: Experiment) -> Prepared:
         key,
         lambda: resolve(experiment.recipe, full, workload, experiment.machine, exe_mode=experiment.exe_mode),
     )
-    problems = _once((*experiment.warnings, *resolution.problems))
-    raise_errors(problems)
+    problems = raise_errors(_once([*experiment.problems, *resolution.problems]))
     tiny, tiny_workload = _model(experiment, "tiny")
-    sizes = {m.target: (m.theoretical_size, m.max_size) for m in resolution.matches}
     tiny_resolution = MEMO.get(
         "recipe resolved on the tiny model",
         key,
-        lambda: resolve(experiment.recipe, tiny, tiny_workload, sizes=sizes, exe_mode=experiment.exe_mode),
+        lambda: resolve(experiment.recipe, tiny, tiny_workload, sizes=resolution.sizes, exe_mode=experiment.exe_mode),
     )
     raise_errors(tiny_resolution.problems)
     return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, tuple(problems))
@@ -205,5 +193,5 @@ def _backend_problems(backend: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _once(problems: "tuple[Problem, ...]") -> list[Problem]:
+def _once(problems: list[Problem]) -> list[Problem]:
     return list(dict.fromkeys(problems))
