@@ -198,7 +198,11 @@ class LongcatFlashMoE(nn.Module):
         self.quantised = config.deployment.quantised
         self.moe_tp_size = config.deployment.moe_tp_size
         self.routing = ops.Routing(
-            config.n_routed_experts, config.zero_expert_num, config.moe_topk, config.deployment.moe_ep_size
+            config.n_routed_experts,
+            config.zero_expert_num,
+            config.moe_topk,
+            config.deployment.moe_ep_size,
+            self.moe_tp_size,
         )
         self.router = LongcatFlashTopkRouter(config)
         self.experts = LongcatFlashExperts(config, self.routing)

@@ -340,6 +340,8 @@ def moe_combine(
     expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
 ) -> Tensor:
     """Brings the experts' results [R, H] back and adds them by weight [T, k]; zero experts return x itself."""
+    if routing.tp_size > 1 and collectives.rank("moe_tp") > 0:  # what zero experts return is added once per group
+        expert_weights = torch.where(expert_ids >= routing.experts, 0, expert_weights)
     if routing.ep_size > 1:
         return moe_distribute_combine(expert_out, order, expert_ids, expert_weights, x, routing)
     return moe_finalize_routing(expert_out, order, expert_ids, expert_weights, x, routing)

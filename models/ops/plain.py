@@ -177,8 +177,6 @@ def combine(
     total = (by_pick * picked.unsqueeze(-1).to(by_pick.dtype)).sum(1)
     if real:
         total = collectives.reduce_scatter(total, "moe_ep", routing.ep_size)
-    if collectives.rank("moe_tp") > 0:  # the zero experts' share is added once per group
-        return total
     identity = torch.where(expert_ids >= routing.experts, expert_weights, 0).sum(-1, keepdim=True)
     return total + identity.to(x.dtype) * x
 

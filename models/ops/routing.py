@@ -12,12 +12,14 @@ class Routing:
         zero_experts: experts that return their input and own no weights.
         top_k: experts per token, zero experts included.
         ep_size: dies that share the experts.
+        tp_size: dies that share each expert.
     """
 
     experts: int
     zero_experts: int
     top_k: int
     ep_size: int
+    tp_size: int = 1
 
     @property
     def local_experts(self) -> int:
