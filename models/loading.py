@@ -108,7 +108,7 @@ class LoadedModel:
             The output (logits, or hidden states of an FFN-role model) of the prefill and of every step: one row per
             token of this die.
         """
-        module = module or self.module
+        module = self.module if module is None else module
         served, step = self.deployment, self.deployment.query_length
         generator = torch.Generator().manual_seed(seed)
         inputs = self._prompt(served.batch_size * _PROMPT_TOKENS, generator)
@@ -128,7 +128,7 @@ class LoadedModel:
 
     def decode_once(self, module: nn.Module | None = None) -> Tensor:
         """One decode step with the deployment's batch and context on fresh caches (works on `meta`)."""
-        module = module or self.module
+        module = self.module if module is None else module
         served, step = self.deployment, self.deployment.query_length
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
