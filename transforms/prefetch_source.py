@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from transforms.placing import Refusals, Statement, place
 from transforms.example import Example
+from transforms.placing import Refusals, Statement, place
 from transforms.plan import Plan
 from transforms.plumbing import FileRewrite
 from transforms.reaching import NotPlaceable

@@ -10,8 +10,8 @@ from torch import nn
 
 from models.prefetch import npu_prefetch
 from models.problems import Problem, raise_errors
-from transforms.phase import is_decode
 from transforms.example import Example
+from transforms.phase import is_decode
 from transforms.plan import Plan, Prefetch
 from transforms.realisation import Realisation
 from transforms.recording import first_tensor

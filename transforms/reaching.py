@@ -213,9 +213,13 @@ def _pairs(recording: Recording, link: Link) -> dict[str, str]:
 
 def _parents(recording: Recording, link: Link) -> list[str]:
     if link.name == NEXT_LAYER:
-        layers = join(recording.root, recording.layers)
-        return [f"{layers}.{i}" for i in range(len(recording.modules[layers]))]  # type: ignore[arg-type]
+        return _layers(recording)
     return [name for name, module in recording.modules.items() if type(module).__name__ == link.parent]
+
+
+def _layers(recording: Recording) -> list[str]:
+    layers = join(recording.root, recording.layers)
+    return [join(layers, name) for name, _ in recording.modules[layers].named_children()]
 
 
 def _type_test(recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]) -> str | None:
@@ -235,6 +239,10 @@ def _type_test(recording: Recording, base: str, path: str, planned: Iterable[str
 
 def _role(recording: Recording, path: str, planned: set[str], running: set[str]) -> Mark | None:
     """The one role (class of the parent, path below it) that all planned instances play, and no other."""
+    if planned & set(
+        _layers(recording)
+    ):  # the place in the list of layers is no role: a model of another size has other places
+        return None
     roles = {_place(recording, instance) for instance in planned}
     if len(roles) != 1:
         return None

@@ -168,7 +168,7 @@ def events(loaded: Any) -> dict[str, tuple[int, int]]:
     """(enter, exit) of every module call of a decode step; of the last call where there are several."""
     found: dict[str, tuple[int, int]] = {}
     started: dict[str, int] = {}
-    count, handles, decoding = [0], [], [False]
+    count, handles = [0], []
 
     def tick() -> int:
         count[0] += 1
@@ -186,7 +186,6 @@ def events(loaded: Any) -> dict[str, tuple[int, int]]:
     loaded.run(decode_steps=1, before_decode=found.clear)
     for handle in handles:
         handle.remove()
-    assert not decoding[0]
     return found
 
 
@@ -194,6 +193,8 @@ def make_plan(loaded: Any, targets: list[tuple[str, str, str, int]], exe_mode: s
     """Expand `{i}` patterns, in the order in which the dependencies become ready."""
     when = events(loaded)
     parameters = {name for name, _ in loaded.module.named_parameters(remove_duplicate=False)}
+    modules = dict(loaded.module.named_modules())
+    never = 10**9  # a module that is not called: the transforms have to say so
     prefix = f"{loaded.root}." if loaded.root else ""
     count = len(loaded.module.get_submodule(prefix + loaded.layers))
     entries = []
@@ -201,9 +202,9 @@ def make_plan(loaded: Any, targets: list[tuple[str, str, str, int]], exe_mode: s
         for rank, (target, weight, dependency, size) in enumerate(targets):
             module, _, port = dependency.partition(":")
             weight, module = prefix + _fill(weight, layer), prefix + _fill(module, layer)
-            if weight not in parameters or module not in when:
+            if weight not in parameters or module not in modules:
                 continue
-            event = when[module][0 if port == "input" else 1]
+            event = when.get(module, (never, never))[0 if port == "input" else 1]
             entries.append((event, rank, Prefetch(target, weight, module, port or "output", layer, size, size)))  # type: ignore[arg-type]
     entries.sort(key=lambda e: e[:2])
     return Plan(getattr(loaded, "name", "test"), "test", exe_mode, tuple(entry for _, _, entry in entries))

@@ -1,0 +1,267 @@
+"""Weights outside the instance, and instances that must not prefetch: links, type tests, role marks, refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from models.problems import RefusedError
+from tests.transforms.text_models import check, load_text, plan_for, rewrite
+from transforms.plan import Plan
+from transforms.prefetch_source import prefetch_source
+
+HEAD = """\
+import torch
+from torch import nn
+
+from models.prefetch import check_prefetch, npu_prefetch
+
+WIDE = "a long line that tells the width of this file's lines, so that nothing below is broken without need"
+
+
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate = nn.Linear(8, 8)
+        self.down = nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.gate(x)
+        return self.down(torch.relu(h))
+
+
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.q = nn.Linear(8, 8)
+        self.o = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.o(self.q(x))
+        return x{after_o}
+
+
+"""
+LAYER = """\
+class Layer(nn.Module):
+    def __init__(self, config, index):
+        super().__init__()
+        self.attention = nn.ModuleList([Attention(config) for _ in range(2)])
+        self.mlps = nn.ModuleList([MLP(config) for _ in range(2)])
+
+    def forward(self, x):
+        x = self.attention[0](x)
+        x = self.mlps[0](x)
+        x = self.attention[1](x)
+        x = x + self.mlps[1](x)
+        return x
+
+
+"""
+MODEL = """\
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(config, i) for i in range(3)])
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+"""
+FILE = HEAD.format(after_o="") + LAYER + MODEL
+
+
+def test_a_tensor_that_the_caller_returns_lets_the_call_move_up_to_the_weight(tmp_path: Path) -> None:
+    after = rewrite(FILE, {"layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o"}, tmp_path)
+    assert (
+        "        x = self.attention[0](x)\n        npu_prefetch(prefetch, self.mlps[0].gate.weight, x, 64)\n" in after
+    )
+    assert "linked" not in after
+
+
+@pytest.mark.parametrize("change", [" * 2", ".mul_(1.0)"], ids=["new tensor", "written in place"])
+def test_a_tensor_that_changes_on_the_way_stops_the_climb(change: str, tmp_path: Path) -> None:
+    """An in-place collective keeps the object: only its version tells that it has another producer."""
+    text = HEAD.format(after_o=change) + LAYER + MODEL
+    after = rewrite(text, {"layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o"}, tmp_path)
+    assert (
+        "        x = self.o(self.q(x))\n"
+        "        if self.linked_mlps_0 is not None:\n"
+        "            npu_prefetch(prefetch, self.linked_mlps_0.gate.weight, x, 64)\n" in after
+    )
+    assert "        self.linked_mlps_0 = None\n" in after
+    assert (
+        "        self.mlps = nn.ModuleList([MLP(config) for _ in range(2)])\n"
+        '        object.__setattr__(self.attention[0], "linked_mlps_0", self.mlps[0])  # a link, not a submodule\n'
+        in after
+    )
+
+
+def test_only_one_role_of_a_class_is_linked(tmp_path: Path) -> None:
+    after = rewrite(FILE, {"layers.{i}.attention.1.q.weight": "layers.{i}.mlps.0.gate"}, tmp_path)
+    assert 'object.__setattr__(self.mlps[0], "linked_attention_1", self.attention[1])' in after
+    assert "object.__setattr__(self.mlps[1]" not in after
+
+
+def test_a_role_is_marked_by_the_parent(tmp_path: Path) -> None:
+    after = rewrite(FILE, {"layers.{i}.mlps.1.down.weight": "layers.{i}.mlps.1.gate"}, tmp_path)
+    assert "        self.prefetch_down = False\n" in after
+    assert "        self.mlps[1].prefetch_down = True\n" in after
+    assert "        if self.prefetch_down:\n" in after
+
+
+def test_the_next_layer_is_linked_and_the_last_has_none(tmp_path: Path) -> None:
+    after = rewrite(FILE, {"layers.{i+1}.attention.0.q.weight": "layers.{i}.mlps.1.down"}, tmp_path)
+    assert (
+        "        for layer, next_layer in zip(self.layers[:-1], self.layers[1:], strict=True):\n"
+        '            object.__setattr__(layer, "next_layer", next_layer)  # a link, not a submodule\n' in after
+    )
+
+
+def test_a_whole_layer_as_dependency_is_issued_inside_it(tmp_path: Path) -> None:
+    """The loop over layers is left alone."""
+    after = rewrite(FILE, {"layers.{i+1}.attention.0.q.weight": "layers.{i}"}, tmp_path)
+    assert (
+        "        if self.next_layer is not None:\n"
+        "            npu_prefetch(prefetch, self.next_layer.attention[0].q.weight, x, 64)\n"
+        "        return x\n" in after
+    )
+
+
+def test_the_input_of_a_layer_is_used_at_its_entry(tmp_path: Path) -> None:
+    after = rewrite(FILE, {"layers.{i}.mlps.0.gate.weight": "layers.{i}:input"}, tmp_path)
+    assert (
+        "        prefetch = self.enable_prefetch and x.shape[1] == 1  # decode only\n"
+        "        npu_prefetch(prefetch, self.mlps[0].gate.weight, x, 64)\n"
+        "        x = self.attention[0](x)\n" in after
+    )
+
+
+def test_the_target_may_be_a_direct_child_of_the_common_parent(tmp_path: Path) -> None:
+    text = FILE.replace("self.mlps = nn", "self.last = nn.Linear(8, 8)\n        self.mlps = nn").replace(
+        "        return x\n\n\nclass Model", "        return self.last(x)\n\n\nclass Model"
+    )
+    after = rewrite(text, {"layers.{i}.last.weight": "layers.{i}.mlps.1.gate"}, tmp_path)
+    assert 'object.__setattr__(self.mlps[1], "linked_last", self.last)' in after
+    assert "self.linked_last.weight" in after
+
+
+def test_layers_of_different_types_are_told_apart_by_type(tmp_path: Path) -> None:
+    text = FILE.replace("class Layer(", "class Dense(MLP):\n    pass\n\n\nclass Layer(").replace(
+        "self.mlps = nn", "self.mlp = Dense(config) if index == 0 else MLP(config)\n        self.mlps = nn"
+    )
+    text = text.replace("x = self.mlps[0](x)", "x = self.mlps[0](self.mlp(x))")
+    loaded = load_text(text, tmp_path)
+    plan = plan_for(loaded, {"layers.{i}.mlp.gate.weight": "layers.{i}.attention.0.o"})
+    dense_only = Plan("test", "test", "eager", tuple(p for p in plan.prefetch if p.layer == 0))
+    result = prefetch_source(loaded, dense_only)
+    check(loaded, dense_only, result, tmp_path)
+    assert "        if isinstance(self.mlp, Dense):\n" in result.after
+
+
+def test_a_part_that_is_set_on_some_paths_only_is_asked_for(tmp_path: Path) -> None:
+    """Arguments are evaluated with the switch off, too: a role without the part must still run."""
+    text = FILE.replace(
+        "self.mlps = nn",
+        'if getattr(config, "role", "all") == "all":\n            self.extra = MLP(config)\n        self.mlps = nn',
+    ).replace(
+        "        x = x + self.mlps[1](x)",
+        '        if hasattr(self, "extra"):\n            x = self.extra(x)\n        x = x + self.mlps[1](x)',
+    )
+    targets = {
+        "layers.{i}.extra.gate.weight": "layers.{i}.attention.1.o",
+        "layers.{i}.extra.down.weight": "layers.{i}.mlps.0.gate",
+    }
+    after = rewrite(text, targets, tmp_path)
+    assert (
+        '        if hasattr(self, "extra"):\n            npu_prefetch(prefetch, self.extra.gate.weight, x, 64)\n'
+        in after
+    )
+    assert (
+        '        if hasattr(self, "extra"):\n            object.__setattr__(self.mlps[0], "linked_extra", self.extra)'
+        in after
+    )
+    without = load_text(after.replace('"role", "all") ==', '"role", "all") !='), tmp_path)
+    without.run()
+
+
+def entries(text: str, targets: dict[str, str], directory: Path, keep: object = lambda p: True) -> RefusedError:
+    loaded = load_text(text, directory)
+    plan = plan_for(loaded, targets)
+    plan = Plan("test", "test", "eager", tuple(p for p in plan.prefetch if keep(p)))  # type: ignore[operator]
+    with pytest.raises(RefusedError) as refused:
+        prefetch_source(loaded, plan)
+    return refused.value
+
+
+def test_a_subset_of_equal_layers_is_refused(tmp_path: Path) -> None:
+    error = entries(
+        FILE, {"layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o"}, tmp_path, lambda p: p.layer == 1
+    )
+    assert "layers.0, layers.2 run the same statement, but are not in the plan with the same size" in str(error)
+
+
+def test_different_sizes_for_one_statement_are_refused(tmp_path: Path) -> None:
+    loaded = load_text(FILE, tmp_path)
+    plan = plan_for(loaded, {"layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o"})
+    first, *rest = plan.prefetch
+    mixed = Plan("test", "test", "eager", (type(first)(**{**vars(first), "max_size": 32}), *rest))
+    with pytest.raises(RefusedError, match="not in the plan with the same size"):
+        prefetch_source(loaded, mixed)
+
+
+def test_the_layer_after_the_next_is_refused(tmp_path: Path) -> None:
+    error = entries(FILE, {"layers.{i+2}.attention.0.q.weight": "layers.{i}.mlps.1.down"}, tmp_path)
+    assert "not in the same or the next layer" in str(error)
+
+
+def test_a_weight_outside_the_layers_is_refused_from_inside_a_layer(tmp_path: Path) -> None:
+    error = entries(FILE, {"head.weight": "layers.{i}.mlps.1.gate"}, tmp_path, lambda p: p.layer == 2)
+    assert "head.weight is outside the layer" in str(error)
+
+
+def test_every_reason_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
+    targets = {
+        "layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o",  # fine
+        "layers.{i+2}.attention.0.q.weight": "layers.{i}.mlps.1.down",
+        "layers.{i}.mlps.1.gate.weight": "layers.{i}.attention",
+    }
+    before = set(tmp_path.iterdir())
+    error = entries(FILE, targets, tmp_path)
+    reasons = sorted(problem.message for problem in error.problems)
+    assert len(reasons) == 2
+    assert "(layer 0 and 2 more): layers.0.attention is never called" in reasons[1]
+    assert all(problem.key and problem.key.startswith("recipe.prefetch.targets.") for problem in error.problems)
+    assert {p.suffix for p in set(tmp_path.iterdir()) - before} <= {".py", ""}
+
+
+def test_the_call_stays_inside_where_moving_it_up_would_change_the_order(tmp_path: Path) -> None:
+    """Both hang on attention 0, but the second is planned after the first: it can't be issued before it."""
+    text = FILE.replace("        x = self.attention[0](x)\n", "        x = self.norm(self.attention[0](x))\n").replace(
+        "self.mlps = nn", "self.norm = nn.Identity()\n        self.mlps = nn"
+    )
+    targets = {
+        "layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o",
+        "layers.{i}.attention.1.q.weight": "layers.{i}.attention.0",
+    }
+    after = rewrite(text, targets, tmp_path)
+    assert after.index("self.mlps[0].gate.weight") < after.index("self.attention[1].q.weight")
+    inner = {
+        "layers.{i}.mlps.0.gate.weight": "layers.{i}.mlps.0.gate:input",
+        "layers.{i}.mlps.0.down.weight": "layers.{i}.attention.0",
+    }
+    after = rewrite(FILE, inner, tmp_path)
+    assert "npu_prefetch(prefetch, self.mlps[0].down.weight, x, 64)" in after
+
+
+def test_a_plan_in_an_impossible_order_is_refused(tmp_path: Path) -> None:
+    loaded = load_text(FILE, tmp_path)
+    targets = {
+        "layers.{i}.mlps.0.gate.weight": "layers.{i}.attention.0.o",
+        "layers.{i}.mlps.1.gate.weight": "layers.{i}.attention.1.o",
+    }
+    plan = plan_for(loaded, targets)
+    backwards = Plan("test", "test", "eager", tuple(reversed(plan.prefetch)))
+    with pytest.raises(RefusedError, match="is reached before"):
+        prefetch_source(loaded, backwards)
