@@ -73,6 +73,18 @@ class Packed(NamedTuple):
     stored: np.ndarray  # [W] bytes
 
 
+class Own(NamedTuple):
+    """What each kernel and each read costs under one set of parameters; kernels with an exact time read nothing."""
+
+    us: np.ndarray  # [n] fixed part, no traffic
+    core: np.ndarray  # [n] us of compute or link, overlaps traffic
+    cores: np.ndarray  # [n] cores it runs on
+    l2: np.ndarray  # [n] bytes/us
+    other: np.ndarray  # [n] bytes that are no weights
+    need: np.ndarray  # [R] bytes read of each weight
+    first: np.ndarray  # [R] useful share of a prefix
+
+
 class Copies(NamedTuple):
     """The copies of one plan or of several plans, in chain order."""
 
@@ -106,42 +118,52 @@ class Cache(NamedTuple):
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """numba's njit without the GIL, with the disk cache where some directory can be written, else without."""
+    """numba's njit without the GIL, with the disk cache where some directory can be written, else without.
+
+    A division by zero raises in the uncompiled code only: the check makes the compiled code four times slower.
+    """
     try:
-        return njit(cache=True, nogil=True)(function)
+        return njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # no locator: neither the package, NUMBA_CACHE_DIR nor the user's cache can be written
-        return njit(nogil=True)(function)
+        return njit(nogil=True, error_model="numpy")(function)
 
 
 @compiled
-def level(band, at):
-    """Value of a (low, nominal, high) band at -1 .. 1."""
-    return band[1] + at * (band[1] - band[0] if at < 0.0 else band[2] - band[1])
+def level(bands, x, at):
+    """Value of the (low, nominal, high) band in row `x` at -1 .. 1."""
+    return bands[x, 1] + at * (bands[x, 1] - bands[x, 0] if at < 0.0 else bands[x, 2] - bands[x, 1])
 
 
 @compiled
-def resident(entry, floor):
-    """Bytes of a cache row that were filled after clock `floor`."""
-    size, first, last = entry
+def resident(rows, k, floor):
+    """Bytes of cache row `k` that were filled after clock `floor`."""
+    first, last = rows[k, 1], rows[k, 2]
     if floor <= first:
-        return size
+        return rows[k, 0]
     if floor >= last:
         return 0.0
-    return size * (last - floor) / (last - first)
+    return rows[k, 0] * (last - floor) / (last - first)
 
 
 @compiled
-def own_times(w, p, fixed, us, core):
-    """Fill `us` (fixed part, no traffic) and `core` (compute or link, overlaps traffic) of every kernel, in us."""
+def own_costs(w, p, fixed, own):
+    """Fill `own`: what every kernel costs by itself under one set of parameters."""
     for i in range(len(w.op)):
         cores = min(w.cores[i], p[CORES]) if w.cores[i] > 0 else p[CORES]
-        core[i] = 0.0
+        own.cores[i] = cores
+        own.l2[i] = p[L2_BW] * cores / p[CORES]
+        own.core[i] = 0.0
+        own.other[i] = 0.0
         if w.exact[i] >= 0.0:
-            us[i] = w.exact[i]
+            own.us[i] = w.exact[i]
             continue
-        us[i] = fixed[w.op[i]] + p[RANK_LATENCY] * (w.ranks[i] - 1)
+        own.other[i] = w.other[i]
+        own.us[i] = fixed[w.op[i]] + p[RANK_LATENCY] * (w.ranks[i] - 1)
         if w.flops[i] > 0.0:
-            core[i] = w.flops[i] / (p[LINK_BW] if w.peak[i] == 4 else p[PEAK + w.peak[i]] * cores / p[CORES])
+            own.core[i] = w.flops[i] / (p[LINK_BW] if w.peak[i] == 4 else p[PEAK + w.peak[i]] * cores / p[CORES])
+        for x in range(w.read_from[i], w.read_from[i + 1]):
+            own.need[x] = w.read_stored[x] * level(w.read_share, x, p[SHARE])
+            own.first[x] = level(w.read_share, x, p[FIRST_SHARE]) if own.need[x] > 0.0 else 0.0
 
 
 @compiled
@@ -163,92 +185,87 @@ def max_min(caps, who, count, capacity, rate):
 
 
 @compiled
-def look_up(w, p, i, cache, first_copy, next_copy, out, note):
-    """What kernel `i` finds in L2 now.
+def look_up(i, w, own, p, cache, links, out, note):
+    """What kernel `i` finds in L2 now; with `note`, says in `out` which copies helped.
 
     Returns:
-        Hit bytes, missing bytes, us that the missing bytes take on the kernel's own cores.
+        Hit bytes, missing bytes, us that the missing bytes take at what the kernel's cores can draw.
     """
+    first_copy, next_copy, _ = links
     floor = cache.clock[0] - p[L2]
-    cores = min(w.cores[i], p[CORES]) if w.cores[i] > 0 else p[CORES]
-    hit, missing, alone = 0.0, w.other[i], w.other[i] / (cores * p[CORE_BW])
+    hit, missing, alone = 0.0, own.other[i], own.other[i] / (own.cores[i] * p[CORE_BW])
     for x in range(w.read_from[i], w.read_from[i + 1]):
-        weight, stored = w.read_weight[x], w.read_stored[x]
-        need = stored * level(w.read_share[x], p[SHARE])
-        reread = min(need, resident(cache.read[weight], floor))
-        kept = 0.0
-        j = first_copy[weight]
-        while j >= 0:
-            brought = cache.copied[j, 0]
-            if brought > 0.0:
-                stays = resident(cache.copied[j], floor)
+        weight, need = w.read_weight[x], own.need[x]
+        reread = min(need, resident(cache.read, weight, floor))
+        prefix, speed = 0.0, own.cores[i] * p[CORE_BW]
+        if first_copy[weight] >= 0:
+            kept = 0.0
+            j = first_copy[weight]
+            while j >= 0:
+                brought = cache.copied[j, 0]
+                stays = resident(cache.copied, j, floor) if brought > 0.0 else 0.0
                 lost = brought - stays
                 if lost > 1.0:
                     # What was pushed out is read first, and these misses push out bytes that are still to be read:
                     # all of them if L2 is a strict LRU (low), as many again (nominal), none (high).
-                    stays = 0.0 if p[SELF_EVICTION] < 0.5 else stays - lost if p[SELF_EVICTION] < 1.5 else stays
-                    stays = max(0.0, stays)
-                    if note:
-                        out.rules[PUSHED_OUT] += 1
-                        out.rules[SELF_EVICTED] += p[SELF_EVICTION] < 1.5
+                    if p[SELF_EVICTION] < 1.5:
+                        stays = 0.0 if p[SELF_EVICTION] < 0.5 else max(0.0, stays - lost)
+                        out.rules[SELF_EVICTED] += note
+                    out.rules[PUSHED_OUT] += note
                 kept += stays
                 if note:
                     out.copy[j, 6] = brought - stays
-            j = next_copy[j]
-        # The experts in a prefix may be hotter or colder than all; both parts stay between nothing and everything.
-        prefix = kept * level(w.read_share[x], p[FIRST_SHARE])
-        prefix = min(max(prefix, need - (stored - kept)), need - reread)
-        if note and kept > 0.0:
-            j = first_copy[weight]
-            while j >= 0:
-                stays = cache.copied[j, 0] - out.copy[j, 6] if cache.copied[j, 0] > 0.0 else 0.0
-                out.copy[j, 5] += prefix * stays / kept
                 j = next_copy[j]
+            # The experts in a prefix may be hotter or colder than all; both parts stay between nothing and everything.
+            prefix = max(kept * own.first[x], need - (w.read_stored[x] - kept))
+            prefix = max(0.0, min(prefix, need - reread))
+            if note and kept > 0.0:
+                j = first_copy[weight]
+                while j >= 0:
+                    out.copy[j, 5] += prefix * (cache.copied[j, 0] - out.copy[j, 6]) / kept
+                    j = next_copy[j]
         miss = need - reread - prefix
         if miss < 1e-9 * need:
             miss = 0.0
-        hit += need - miss
-        missing += miss
-        speed = cores * p[CORE_BW]
         if p[PREFIX] < 0.5 and prefix > 0.0 and miss > 0.0 and w.grouped[i] == 0:
             # Cores split the weight by address: those with warm slices cannot help the others.
-            speed = max(1.0, ceil(miss / need * cores - EPS)) * p[CORE_BW]
-            if note:
-                out.rules[COLD_CORES] += 1
+            speed = max(1.0, ceil(miss / need * own.cores[i] - EPS)) * p[CORE_BW]
+            out.rules[COLD_CORES] += note
+        out.rules[REREAD] += note and reread > 0.0
+        hit += need - miss
+        missing += miss
         alone += miss / speed
-        if note:
-            out.rules[REREAD] += reread > 0.0
     return hit, missing, alone
 
 
 @compiled
-def late_share(w, p, i, weight):
+def late_share(i, weight, w, own):
     """Useful share of what a copy of `weight` brings while kernel `i` reads; -1 if `i` does not read it."""
     for x in range(w.read_from[i], w.read_from[i + 1]):
         if w.read_weight[x] == weight:
-            share = level(w.read_share[x], p[SHARE])
-            return level(w.read_share[x], p[FIRST_SHARE]) if share > 0.0 else 0.0
+            return own.first[x]
     return -1.0
 
 
 @compiled
-def found(c, j, stored, p, cache, first_copy, next_copy):
+def found(j, stored, c, p, cache, links):
     """Bytes of copy `j`'s range that are resident now, and how many of them copy `j` itself had left (warm cache)."""
+    first_copy, next_copy, _ = links
     if c.size[j] == 0.0:
         return 0.0, 0.0
     floor = cache.clock[0] - p[L2]
-    total = resident(cache.read[c.weight[j]], floor) * c.size[j] / stored
-    own = 0.0
+    total = resident(cache.read, c.weight[j], floor) * c.size[j] / stored
+    before = 0.0
     k = first_copy[c.weight[j]]
     while k >= 0:
         shared = min(c.offset[j] + c.size[j], c.offset[k] + c.size[k]) - max(c.offset[j], c.offset[k])
         if shared > 0.0 and cache.copied[k, 0] > 0.0:
-            stays = resident(cache.copied[k], floor) * shared / c.size[k]
+            stays = resident(cache.copied, k, floor) * shared / c.size[k]
             total += stays
             if k == j:
-                own = stays
+                before = stays
         k = next_copy[k]
-    return min(total, c.size[j]), own
+    return min(total, c.size[j]), before
 
 
 @compiled
@@ -264,14 +281,17 @@ def flow_time(left, whole, drain, melt, mode):
 
 
 @compiled
-def step(w, c, p, us, core, links, out, cache):
+def step(w, own, c, p, links, out, cache):
     """Run one decode step.
+
+    One long function on purpose: split into functions that share its state it runs forty times slower, because numba
+    counts references of every array at every call.
 
     Args:
         w: the workload.
+        own: what `own_costs` says about it.
         c: the plan's copies, in chain order.
         p: one parameter row.
-        us, core: what `own_times` says.
         links: (first copy of each weight, next copy of the same weight, copies released by each kernel).
         out: filled; `end` is -1 for kernels that never ran.
         cache: what L2 holds at the start; updated.
@@ -280,6 +300,7 @@ def step(w, c, p, us, core, links, out, cache):
         The time of the step in us, -1 if kernels wait for each other.
     """
     first_copy, next_copy, released = links
+    own_us, start, end = own.us, out.start, out.end
     n, streams, chain = len(w.op), len(w.first), len(c.weight)
     late_mode = 0 if p[LATE] < 0.5 else 1 if p[LATE] < 1.5 else 2
     out.end[:] = -1.0
@@ -328,13 +349,13 @@ def step(w, c, p, us, core, links, out, cache):
                     at += p[ISSUE] * launches
                     own_at = at
                     for x in range(w.wait_from[i], w.wait_from[i + 1]):
-                        done = out.end[w.waits[x]]
+                        done = end[w.waits[x]]
                         at = max(at, done + p[GAP]) if done >= 0.0 else INF
                     ready[s] = at
                     if at <= t + EPS:
-                        out.start[i] = max(t, at)
+                        start[i] = max(t, at)
                         now[s], head[s], phase[s] = i, w.following[i], FIXED
-                        timer[s] = out.start[i] + us[i]
+                        timer[s] = start[i] + own_us[i]
                         ready[s] = INF
                         changed = True
                         out.rules[ISSUED] += launches > 0 and p[ISSUE] > 0.0
@@ -342,26 +363,21 @@ def step(w, c, p, us, core, links, out, cache):
                 if phase[s] == FIXED and timer[s] <= t + EPS:
                     i = now[s]
                     phase[s], timer[s] = HITS, t
-                    if p[SERIAL] < 0.5 and w.exact[i] < 0.0:
-                        hit, _, _ = look_up(w, p, i, cache, first_copy, next_copy, out, False)
-                        cores = min(w.cores[i], p[CORES]) if w.cores[i] > 0 else p[CORES]
-                        timer[s] = t + hit / (p[L2_BW] * cores / p[CORES])
+                    if p[SERIAL] < 0.5:
+                        hit, _, _ = look_up(i, w, own, p, cache, links, out, False)
+                        timer[s] = t + hit / own.l2[i]
                         out.rules[SERIAL_HITS] += hit > 0.0
                     changed = True
                 if phase[s] == HITS and timer[s] <= t + EPS:
                     i = now[s]
-                    phase[s], timer[s], left[s], whole[s] = FLOW, t, 0.0, 0.0
-                    if w.exact[i] < 0.0:
-                        hit, missing, alone = look_up(w, p, i, cache, first_copy, next_copy, out, True)
-                        cores = min(w.cores[i], p[CORES]) if w.cores[i] > 0 else p[CORES]
-                        through = missing if p[SERIAL] < 0.5 else missing + hit
-                        takes = max(core[i], through / (p[L2_BW] * cores / p[CORES]))
-                        out.hits[i] = hit
-                        out.rules[HIT] += hit > 0.0
-                        timer[s], left[s], whole[s] = t + takes, missing, missing
-                        if missing > 0.0:
-                            cap[s] = missing / max(alone, takes)
-                            out.rules[CORE_LIMITED] += alone > takes and cap[s] < p[HBM]
+                    hit, missing, alone = look_up(i, w, own, p, cache, links, out, True)
+                    takes = max(own.core[i], (missing if p[SERIAL] < 0.5 else missing + hit) / own.l2[i])
+                    phase[s], timer[s], left[s], whole[s] = FLOW, t + takes, missing, missing
+                    out.hits[i] = hit
+                    out.rules[HIT] += hit > 0.0
+                    if missing > 0.0:  # a demand cap that is fixed here keeps rates constant between events
+                        cap[s] = missing / max(alone, takes)
+                        out.rules[CORE_LIMITED] += alone > takes and cap[s] < p[HBM]
                     changed = True
             if copying == WAITING and j < chain and (c.after[j] < 0 or out.end[c.after[j]] >= 0.0):
                 release = 0.0 if c.after[j] < 0 else out.end[c.after[j]]
@@ -371,13 +387,14 @@ def step(w, c, p, us, core, links, out, cache):
             if copying == QUEUED and copy_at <= t + EPS:
                 have, copy_own, weight = 0.0, 0.0, c.weight[j]
                 if weight >= 0:
-                    have, copy_own = found(c, j, w.stored[weight], p, cache, first_copy, next_copy)
+                    have, copy_own = found(j, w.stored[weight], c, p, cache, links)
+                # Counted at the start: what the copy brings from now on would be counted twice.
                 copy_left, copy_clock, counts_resident = c.size[j] - have, cache.clock[0], True
                 out.copy[j, 4] = have
                 out.rules[COPY_RESIDENT] += have > 0.0
                 if late_mode == 2 and weight >= 0:
                     for s in range(streams):  # what a running target has read by now is resident
-                        if phase[s] == FLOW and whole[s] > 0.0 and late_share(w, p, now[s], weight) > 0.0:
+                        if phase[s] == FLOW and whole[s] > 0.0 and late_share(now[s], weight, w, own) > 0.0:
                             copy_left *= left[s] / whole[s]
                 copying, changed = MOVING, True
 
@@ -398,7 +415,7 @@ def step(w, c, p, us, core, links, out, cache):
         if rate[streams] > 0.0 and c.weight[j] >= 0:
             for s in range(streams):
                 if rate[s] > 0.0:
-                    share = late_share(w, p, now[s], c.weight[j])
+                    share = late_share(now[s], c.weight[j], w, own)
                     if share > 0.0:
                         out.rules[LATE_IGNORED + late_mode] += 1
                         if late_mode > 0:
@@ -447,7 +464,7 @@ def step(w, c, p, us, core, links, out, cache):
             before, read = left[s], rate[s] * dt
             if melt[s] > 0.0 and late_mode == 1:
                 h = whole[s] - melt[s] * dt
-                if h <= whole[s] * EPS:
+                if h <= whole[s] * EPS:  # the copy brings the last missing byte of a target that still computes
                     left[s] = 0.0
                     out.rules[LATE_EMPTIED] += 1
                 else:
@@ -455,7 +472,7 @@ def step(w, c, p, us, core, links, out, cache):
                     whole[s] = h
             else:
                 left[s] = max(0.0, before - (rate[s] + melt[s]) * dt)
-            if left[s] <= (rate[s] + melt[s]) * EPS:
+            if left[s] <= (rate[s] + melt[s]) * EPS:  # residues by time, not by bytes: a byte is long for a slow flow
                 left[s] = 0.0
             brought = max(0.0, before - left[s] - read)
             if melt[s] > 0.0:
@@ -478,17 +495,15 @@ def step(w, c, p, us, core, links, out, cache):
                 i = now[s]
                 out.end[i] = free[s] = t
                 last[s], now[s], phase[s] = i, -1, IDLE
-                if w.exact[i] >= 0.0:
-                    continue
                 for x in range(w.read_from[i], w.read_from[i + 1]):
-                    weight = w.read_weight[x]
-                    need = w.read_stored[x] * level(w.read_share[x], p[SHARE])
-                    if need > 0.0:
-                        cache.read[weight, 0] = need
-                        cache.read[weight, 1] = cache.clock[0] - need
-                        cache.read[weight, 2] = cache.clock[0]
+                    weight, need = w.read_weight[x], own.need[x]
+                    if need <= 0.0:
+                        continue
+                    cache.read[weight, 0] = need
+                    cache.read[weight, 1] = cache.clock[0] - need
+                    cache.read[weight, 2] = cache.clock[0]
                     k = first_copy[weight]
-                    while k >= 0 and need > 0.0:
+                    while k >= 0:
                         cache.copied[k, 0] = 0.0
                         if k == j and copying == MOVING:
                             counts_resident = False  # what still comes is resident already: moved for nothing (nominal)
@@ -525,16 +540,23 @@ def link_copies(w, c):
 
 
 @compiled
+def reserve(w, copies):
+    """Empty arrays for a workload and as many copies."""
+    n, reads = len(w.op), len(w.read_weight)
+    own = Own(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(reads), np.zeros(reads))
+    cache = Cache(np.zeros((len(w.stored), 3)), np.zeros((copies, 3)), np.zeros(1))
+    return own, cache
+
+
+@compiled
 def run_detailed(w, c, p, fixed, steps, out):
     """`steps` decode steps, each on the L2 that the one before left; `out` holds the last one. Returns its time."""
-    n = len(w.op)
-    us, core = np.zeros(n), np.zeros(n)
-    own_times(w, p, fixed, us, core)
-    cache = Cache(np.zeros((len(w.stored), 3)), np.zeros((len(c.weight), 3)), np.zeros(1))
+    own, cache = reserve(w, len(c.weight))
+    own_costs(w, p, fixed, own)
     links = link_copies(w, c)
     time = 0.0
     for _ in range(steps):
-        time = step(w, c, p, us, core, links, out, cache)
+        time = step(w, own, c, p, links, out, cache)
     return time
 
 
@@ -547,20 +569,16 @@ def run_many(w, c, bounds, rows, fixed, steps, plans, draws, times):
     n, longest = len(w.op), 0
     for k in range(plans[0], plans[1]):
         longest = max(longest, bounds[k + 1] - bounds[k])
-    us, core = np.zeros(n), np.zeros(n)
-    read, copied, clock = np.zeros((len(w.stored), 3)), np.zeros((longest, 3)), np.zeros(1)
-    start, end, hits, hbm = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-    copy, rules = np.zeros((longest, 7)), np.zeros(len(RULES), np.int64)
+    own, cache = reserve(w, longest)
+    out = Outcome(
+        np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros((longest, 7)), np.zeros(len(RULES), np.int64)
+    )
     for d in range(draws[0], draws[1]):
-        own_times(w, rows[d], fixed[d], us, core)
+        own_costs(w, rows[d], fixed[d], own)
         for k in range(plans[0], plans[1]):
             a, b = bounds[k], bounds[k + 1]
             part = Copies(c.weight[a:b], c.after[a:b], c.size[a:b], c.offset[a:b])
             links = link_copies(w, part)
-            out = Outcome(start, end, hits, hbm, copy[: b - a], rules)
-            cache = Cache(read, copied[: b - a], clock)
-            read[:], copied[:], clock[:] = 0.0, 0.0, 0.0
-            time = 0.0
+            cache.read[:], cache.copied[:], cache.clock[:] = 0.0, 0.0, 0.0
             for _ in range(steps):
-                time = step(w, part, rows[d], us, core, links, out, cache)
-            times[k, d] = time
+                times[k, d] = step(w, own, part, rows[d], links, out, cache)
