@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from models.loading import LoadedModel
 from pipeline.record import Rung
-from pipeline.verify.building import Build, built, explain
+from pipeline.verify.building import Build, built, explain, one_thread
 
 
 def check_compiles(loaded: LoadedModel, build: Build, sources: Mapping[str, str] | None = None) -> Rung:
@@ -22,7 +22,7 @@ def check_compiles(loaded: LoadedModel, build: Build, sources: Mapping[str, str]
             return Rung("failed", f"the rewritten source does not parse: {explain(error)}")
     stage = "build"
     try:
-        with built(build, True) as module:
+        with one_thread(), built(build, True) as module:
             stage = "run"
             loaded.run(module, decode_steps=1)
     except Exception as error:  # whatever a rewritten file raises is a finding, not a crash of ours

@@ -7,7 +7,7 @@ import torch
 
 from models.loading import LoadedModel
 from pipeline.record import Rung
-from pipeline.verify.building import Build, built, explain
+from pipeline.verify.building import Build, built, explain, one_thread
 from pipeline.verify.calls import deviation, watched_modules
 from pipeline.verify.observation import Observation, Observer, observe_calls
 from transforms.plan import Plan
@@ -40,8 +40,9 @@ class NumericsResult(NamedTuple):
 
 def baseline_run(loaded: LoadedModel, decode_steps: int = 3) -> Baseline:
     """Run the unmodified model twice. Keep the result for all plans of this model."""
-    first = tuple(o.clone() for o in loaded.run(decode_steps=decode_steps))
-    second = loaded.run(decode_steps=decode_steps)
+    with one_thread():
+        first = tuple(o.clone() for o in loaded.run(decode_steps=decode_steps))
+        second = loaded.run(decode_steps=decode_steps)
     repeatable = all(bits_equal(a, b) for a, b in zip(first, second, strict=True))
     return Baseline(first, decode_steps, frozenset(loaded.module.state_dict()), repeatable)
 
@@ -79,7 +80,7 @@ def check_numerics(
     for switch in (True, False):
         name = "on" if switch else "off"
         try:
-            with built(build, switch) as module:
+            with one_thread(), built(build, switch) as module:
                 keys = frozenset(module.state_dict())
                 seen = observe_calls(loaded, module, watched, baseline.decode_steps, observe)
         except Exception as error:  # whatever a rewritten file raises is a finding, not a crash of ours
