@@ -51,7 +51,15 @@ class Baseline:
         times: its time under each draw, us.
     """
 
-    def __init__(self, workload: Workload, machine: Machine, draws: int = 256, seed: int = 0, steps: int = 1) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        machine: Machine,
+        draws: int = 256,
+        seed: int = 0,
+        steps: int = 1,
+        workers: int | None = None,
+    ) -> None:
         """Pack the workload and run the baseline.
 
         Args:
@@ -60,11 +68,13 @@ class Baseline:
             draws: how many assignments of the unknowns.
             seed: of the draws.
             steps: 1 for a cold L2 at the start of the step, 2 for the second of two equal steps.
+            workers: threads; None: as many as this process may use. Results do not depend on it.
 
         Raises:
             SimulationError: kernels of the workload wait for each other.
         """
         self.workload, self.machine, self.draws, self.seed, self.steps = workload, machine, draws, seed, steps
+        self._workers = workers or _cores()
         self.packed: PackedWorkload = packed_workload(workload)
         self._rows, self._fixed = pack_parameters(self.packed, [machine.nominal(), *machine.draws(draws, seed)])
         self.step = self.simulate([])
@@ -88,7 +98,7 @@ class Baseline:
             plan_range, draw_range = ((first, last), (0, len(rows))) if for_plans else ((0, len(plans)), (first, last))
             engine.run_many(self.packed.arrays, packed, bounds, rows, fixed, self.steps, plan_range, draw_range, times)
 
-        workers = min(_cores(), max(1, times.size // 16))
+        workers = min(self._workers, max(1, times.size // 16))
         if workers == 1:
             part(0, total)
         else:

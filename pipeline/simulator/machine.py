@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -159,6 +160,23 @@ class Machine:
             {name: value(unknown, name) for name, unknown in self.unknowns.items()},
             {name: value(unknown, name) for name, unknown in self.fixed.items()},
         )
+
+
+def load_machine(name: str, **figures: Any) -> Machine:
+    """A committed machine by its option's name, outside a composed configuration.
+
+    Args:
+        name: file below `conf/hardware`, e.g. `atlas_a3`.
+        figures: top-level keys to replace, e.g. `l2_bytes`.
+
+    Raises:
+        RefusedError: the machine needs a figure that was not given.
+        FileNotFoundError: there is no such machine.
+    """
+    from ruamel.yaml import YAML
+
+    file = Path(__file__).parents[2] / "conf" / "hardware" / f"{name}.yaml"
+    return Machine.from_mapping({**YAML(typ="safe").load(file), **figures}, f"conf/hardware/{file.name}")
 
 
 def _draw(unknown: Unknown, name: str, n: int, seed: int) -> np.ndarray:
