@@ -5,8 +5,7 @@ Outside a trace a marked function is the function itself: one global is tested, 
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 

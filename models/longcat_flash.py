@@ -2,96 +2,17 @@
 
 A layer holds two MLA attentions with absorbed keys and values, two dense MLPs, and one mixture of experts with zero
 experts, whose result joins at the end of the layer (shortcut): it runs on a stream of its own beside the dense path.
-Hidden states are flat, [T, H] with T tokens of this die. The same code serves prefill, for numerics only: a real
-deployment prefills with other kernels.
+Hidden states are flat, [T, H] with T tokens of this die. Forward functions know the phase (`is_prefill`), but compute
+the same in both: prefill is here for numerics only, a real deployment prefills with other kernels.
 """
-
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from models import ops
-from models.deployment import Deployment, context_problems
+from models.configs import KVCache, LongcatFlashConfig
 from models.layers import AddRMSNorm, Cut, Embedding, InputMajorLinear, Linear, RMSNorm, RotaryEmbedding, parameter
 from models.metadata import ForwardMetadata
-from models.problems import Problem
-
-KVCache = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class LongcatFlashConfig:
-    """Dimensions, named as in the checkpoint's config.json, and how the model is run."""
-
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_attention_heads: int
-    ffn_hidden_size: int
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    moe_topk: int
-    n_routed_experts: int
-    zero_expert_num: int
-    expert_ffn_hidden_size: int
-    routed_scaling_factor: float
-    rms_norm_eps: float
-    rope_theta: float
-    max_position_embeddings: int
-    deployment: Deployment = field(default=Deployment("unsharded"), metadata={"runtime": True})
-    exe_mode: str = field(default="eager", metadata={"runtime": True})
-    dtype: torch.dtype = field(default=torch.bfloat16, metadata={"runtime": True})
-    enable_multi_stream: int = field(default=0, metadata={"runtime": True})
-    enable_prefetch: bool = field(default=False, metadata={"runtime": True})
-    enable_superkernel: bool = field(default=False, metadata={"runtime": True})
-
-    @property
-    def attention_sequences(self) -> int:
-        """Sequences whose keys and values this die holds: dies that share heads share their sequences too."""
-        return self.deployment.batch_size * self.deployment.attn_tp_size
-
-    def problems(self) -> list[Problem]:
-        """Parallel sizes that do not divide the dimension that they cut, and impossible dimensions."""
-        cuts = {
-            "attn_tp_size": ("num_attention_heads", self.num_attention_heads),
-            "o_proj_tp_size": ("num_attention_heads", self.num_attention_heads),
-            "dense_tp_size": ("ffn_hidden_size", self.ffn_hidden_size),
-            "moe_ep_size": ("n_routed_experts", self.n_routed_experts),
-            "moe_tp_size": ("expert_ffn_hidden_size", self.expert_ffn_hidden_size),
-            "embed_tp_size": ("vocab_size", self.vocab_size),
-            "lmhead_tp_size": ("vocab_size", self.vocab_size),
-        }
-        problems = []
-        for size_name, (name, value) in cuts.items():
-            size = getattr(self.deployment, size_name)
-            if value % size:
-                message = f"{size} does not divide {name} {value}"
-                problems.append(Problem("error", "bad-value", message, "Give a divisor.", f"deployment.{size_name}"))
-        if self.moe_topk > self.n_routed_experts + self.zero_expert_num:
-            message = f"{self.moe_topk} experts per token, but there are fewer"
-            problems.append(Problem("error", "bad-value", message, key="model.config.moe_topk"))
-        problems += context_problems(self.deployment, self.max_position_embeddings)
-        if self.qk_rope_head_dim % 2:
-            message = "RoPE rotates pairs, so the dimension must be even"
-            problems.append(Problem("error", "bad-value", message, key="model.config.qk_rope_head_dim"))
-        return problems
-
-    def new_caches(self, blocks: int, device: torch.device) -> list[KVCache]:
-        """One latent cache and one RoPE cache per attention, `blocks` pages each."""
-        page = (blocks, self.deployment.block_size, 1)
-        dims = (self.kv_lora_rank, self.qk_rope_head_dim)
-        attentions = 0 if self.deployment.role == "ffn" else 2 * self.num_layers
-        return [
-            (
-                torch.zeros(*page, dims[0], dtype=self.dtype, device=device),
-                torch.zeros(*page, dims[1], dtype=self.dtype, device=device),
-            )
-            for _ in range(attentions)
-        ]
 
 
 class LongcatFlashMLP(nn.Module):

@@ -4,90 +4,12 @@ Hidden states are flat, [T, H]. With tensor parallelism all dies of a group hold
 heads and its part of the MLP, and an AllReduce adds up.
 """
 
-from dataclasses import dataclass, field
-
-import torch
 from torch import Tensor, nn
 
 from models import ops
-from models.deployment import Deployment, context_problems
+from models.configs import KVCache, Qwen3Config
 from models.layers import AddRMSNorm, Embedding, Linear, RMSNorm, RotaryEmbedding
 from models.metadata import ForwardMetadata
-from models.problems import Problem
-
-KVCache = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Qwen3Config:
-    """Dimensions, named as in the checkpoint's config.json, and how the model is run."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    max_position_embeddings: int
-    deployment: Deployment = field(default=Deployment("unsharded"), metadata={"runtime": True})
-    exe_mode: str = field(default="eager", metadata={"runtime": True})
-    dtype: torch.dtype = field(default=torch.bfloat16, metadata={"runtime": True})
-    enable_multi_stream: int = field(default=0, metadata={"runtime": True})
-    enable_prefetch: bool = field(default=False, metadata={"runtime": True})
-    enable_superkernel: bool = field(default=False, metadata={"runtime": True})
-
-    @property
-    def attention_sequences(self) -> int:
-        """Sequences whose keys and values this die holds."""
-        return self.deployment.batch_size
-
-    def problems(self) -> list[Problem]:
-        """Parallel sizes that do not divide the dimension that they cut, or that a dense model does not have."""
-        problems = []
-
-        def bad(name: str, message: str, fix: str) -> None:
-            problems.append(Problem("error", "bad-value", message, fix, f"deployment.{name}"))
-
-        served = self.deployment
-        cuts = {
-            "attn_tp_size": ("num_key_value_heads", self.num_key_value_heads),
-            "dense_tp_size": ("intermediate_size", self.intermediate_size),
-            "embed_tp_size": ("vocab_size", self.vocab_size),
-            "lmhead_tp_size": ("vocab_size", self.vocab_size),
-        }
-        for size_name, (name, value) in cuts.items():
-            size = getattr(served, size_name)
-            if value % size:
-                bad(size_name, f"{size} does not divide {name} {value}", "Give a divisor.")
-            if size not in (1, served.attn_tp_size):
-                bad(size_name, f"{size} differs from attn_tp_size {served.attn_tp_size}", "One group serves Qwen3.")
-        for size_name in ("moe_ep_size", "moe_tp_size"):
-            if getattr(served, size_name) > 1:
-                bad(size_name, "Qwen3 dense has no experts", "Give 1.")
-        if served.o_proj_tp_size != served.attn_tp_size:
-            bad("o_proj_tp_size", f"{served.o_proj_tp_size} differs from attn_tp_size", "Give attn_tp_size.")
-        if served.role != "all":
-            bad("role", "Qwen3 dense has no FFN side to disaggregate", "Give all.")
-        problems += context_problems(served, self.max_position_embeddings)
-        if self.num_attention_heads % self.num_key_value_heads:
-            message = f"{self.num_key_value_heads} does not divide num_attention_heads {self.num_attention_heads}"
-            problems.append(Problem("error", "bad-value", message, key="model.config.num_key_value_heads"))
-        if self.head_dim % 2:
-            message = "RoPE rotates pairs, so the dimension must be even"
-            problems.append(Problem("error", "bad-value", message, key="model.config.head_dim"))
-        return problems
-
-    def new_caches(self, blocks: int, device: torch.device) -> list[KVCache]:
-        """One key and one value cache per layer, `blocks` pages each."""
-        heads = self.num_key_value_heads // self.deployment.attn_tp_size
-        shape = (blocks, self.deployment.block_size, heads, self.head_dim)
-        return [
-            (torch.zeros(shape, dtype=self.dtype, device=device), torch.zeros(shape, dtype=self.dtype, device=device))
-            for _ in range(self.num_hidden_layers)
-        ]
 
 
 class Qwen3MLP(nn.Module):

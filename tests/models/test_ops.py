@@ -100,6 +100,7 @@ def test_dispatch_experts_combine_is_a_mixture_of_experts(tokens, experts, zero_
     assert torch.allclose(combined, naive_experts(x, ids, weights, w13, w2, routing), atol=1e-4)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.sampled_from([1, 2]), st.integers(1, 2))
 def test_attention_reads_the_paged_cache_causally(sequences, past, tokens, kv_heads, groups):
     metadata = make_metadata(False, sequences, past, tokens, pages=3, block_size=4, device=CPU)

@@ -1,0 +1,91 @@
+"""Mixtures of experts: gating, dispatch, grouped matmul, combine."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.kernels import kernel
+from models.ops import collectives, costs
+from models.ops.backend import backend
+from models.ops.routing import Routing
+
+
+@kernel("MoeGatingTopK", "vector")
+def moe_gating_top_k(logits: Tensor, bias: Tensor, top_k: int, routed_scaling_factor: float) -> tuple[Tensor, Tensor]:
+    """Softmax, then the `top_k` largest of score + bias: int32 expert ids [T, k] and scaled scores [T, k]."""
+    return backend(logits).moe_gating_top_k(logits, bias, top_k, routed_scaling_factor)
+
+
+@kernel("MoeInitRouting", "vector", costs.dispatch)
+def moe_init_routing(
+    x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool
+) -> tuple[Tensor, Tensor | None, Any, Tensor]:
+    """`moe_dispatch` on one die."""
+    return backend(x).init_routing(x, expert_ids, routing, quantised)
+
+
+@kernel("MoeDistributeDispatch", "communication", costs.dispatch)
+def moe_distribute_dispatch(
+    x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool
+) -> tuple[Tensor, Tensor | None, Any, Tensor]:
+    """`moe_dispatch` over an expert-parallel group."""
+    return backend(x).dispatch(x, expert_ids, routing, quantised)
+
+
+@kernel("MoeFinalizeRouting", "vector", costs.combine)
+def moe_finalize_routing(
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+) -> Tensor:
+    """`moe_combine` on one die."""
+    return backend(x).finalize_routing(expert_out, order, expert_ids, expert_weights, x, routing)
+
+
+@kernel("MoeDistributeCombine", "communication", costs.combine)
+def moe_distribute_combine(
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+) -> Tensor:
+    """`moe_combine` over an expert-parallel group."""
+    return backend(x).combine(expert_out, order, expert_ids, expert_weights, x, routing)
+
+
+def moe_dispatch(
+    x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool
+) -> tuple[Tensor, Tensor | None, Any, Tensor]:
+    """Brings each token [T, H] to the dies of its experts [T, k], sorted by expert, rows of no local expert last.
+
+    Returns:
+        Rows [R, H] (int8 if `quantised`), their scales [R] or None, what `moe_combine` needs to undo the order,
+        and rows per local expert [E].
+    """
+    if routing.ep_size > 1:
+        return moe_distribute_dispatch(x, expert_ids, routing, quantised)
+    return moe_init_routing(x, expert_ids, routing, quantised)
+
+
+def moe_combine(
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+) -> Tensor:
+    """Brings the experts' results [R, H] back and adds them by weight [T, k]; zero experts return x itself."""
+    if routing.tp_size > 1 and collectives.rank("moe_tp") > 0:  # what zero experts return is added once per group
+        expert_weights = torch.where(expert_ids >= routing.experts, 0, expert_weights)
+    if routing.ep_size > 1:
+        return moe_distribute_combine(expert_out, order, expert_ids, expert_weights, x, routing)
+    return moe_finalize_routing(expert_out, order, expert_ids, expert_weights, x, routing)
+
+
+@kernel("GroupedMatmul", "cube", costs.grouped_matmul)
+def grouped_matmul(
+    x: Tensor,
+    weight: Tensor,
+    counts: Tensor,
+    routing: Routing,
+    scale: Tensor | None = None,
+    weight_scale: Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:
+    """Sorted rows [R, K], stack [E, K, N], rows per expert [E] -> [R, N]; rows of no local expert give zeros.
+
+    int8 rows give int32 sums without scales, and `dtype` with row scales [R] and channel scales [E, N].
+    """
+    return backend(x).grouped_matmul(x, weight, counts, scale, weight_scale, dtype)

@@ -1,0 +1,44 @@
+"""Norms and small element-wise kernels."""
+
+import torch
+from torch import Tensor
+
+from models.kernels import kernel
+from models.ops import costs, plain
+from models.ops.backend import backend
+
+
+@kernel("RmsNorm", "vector")
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """x / rms(x) * weight over the last dimension, in float32."""
+    return backend(x).rms_norm(x, weight, epsilon)
+
+
+@kernel("AddRmsNorm", "vector")
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The norm of x + residual, and x + residual."""
+    return backend(x).add_rms_norm(x, residual, weight, epsilon)
+
+
+@kernel("Cast", "vector")
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in another type."""
+    return plain.cast(x, dtype)
+
+
+@kernel("Add", "vector")
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y."""
+    return plain.add(x, y)
+
+
+@kernel("Transpose", "vector")
+def transpose(x: Tensor) -> Tensor:
+    """[a, b, c] -> contiguous [b, a, c]."""
+    return plain.transpose(x)
+
+
+@kernel("GatherV2", "vector", costs.gather)
+def gather(indices: Tensor, table: Tensor) -> Tensor:
+    """Rows of a table: indices [T], table [rows, D] -> [T, D]."""
+    return plain.gather(indices, table)
