@@ -1,0 +1,190 @@
+"""Compares a lowered graph with the plan, node by node. Pure functions on plain data."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.graph.graph import INPUTS, Graph, Node
+from transforms.plan import Plan, Prefetch
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way in which the graph is not what was planned.
+
+    Attributes:
+        code: `missing`, `unplanned`, `size`, `offset`, `source`, `dependency`, `dependency-is-input`,
+            `dependency-not-called`, `order`, `chain`, `late`, `unread` or `bounds`.
+        entry: the plan's entry in words; "" for what no entry planned.
+        message: what was expected, and what was found.
+    """
+
+    code: str
+    entry: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.entry}: {self.message}" if self.entry else self.message
+
+
+def check_prefetches(graph: Graph, plan: Plan) -> list[Finding]:
+    """Every planned prefetch is one node, as planned, and there are no others."""
+    pairs, missing, unplanned = _pair(graph, plan)
+    weights = _weight_inputs(graph)
+    findings = [_missing(graph, entry) for entry in missing]
+    findings += [_unplanned(graph, node) for node in unplanned]
+    for entry, node in pairs:
+        findings += _check_source(graph, entry, node)
+        findings += _check_size(entry, node)
+        findings += _check_dependency(graph, entry, node)
+        findings += _check_target(graph, weights, entry, node)
+    findings += _check_order(graph, pairs)
+    if graph.kind == "ge":
+        findings += _check_chain(graph)
+    return findings
+
+
+def describe(entry: Prefetch) -> str:
+    """`target router, layer 3 (model.layers.3.mlp.router.classifier.weight)`."""
+    return f"target {entry.target}, layer {entry.layer} ({entry.weight})"
+
+
+def _pair(graph: Graph, plan: Plan) -> tuple[list[tuple[Prefetch, Node]], list[Prefetch], list[Node]]:
+    """Planned entries with the nodes that are meant for them: by weight, then by the best agreement, then in order."""
+    left = list(graph.prefetches)
+    pairs, missing = [], []
+    for entry in plan.prefetch:
+        of_weight = [node for node in left if entry.weight in _weights(graph, node)]
+        if not of_weight:
+            missing.append(entry)
+            continue
+        node = min(of_weight, key=lambda n: (_offset(n) != entry.offset) + (n.attrs.get("max_size") != entry.max_size))
+        left.remove(node)
+        pairs.append((entry, node))
+    return pairs, missing, left
+
+
+def _weight_inputs(graph: Graph) -> dict[str, list[Node]]:
+    """FQN of every parameter -> the inputs of the graph that it is."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for alias in node.aliases:
+            found.setdefault(alias, []).append(node)
+    return found
+
+
+def _weights(graph: Graph, node: Node) -> tuple[str, ...]:
+    """The parameter that a prefetch reads, also if it does so through other nodes."""
+    source = graph.by_name[node.inputs[0]]
+    seen = {source.name}
+    while source.inputs and source.inputs[0] not in seen:
+        source = graph.by_name[source.inputs[0]]
+        seen.add(source.name)
+    return source.aliases
+
+
+def _offset(node: Node) -> int:
+    return int(node.attrs.get("offset") or 0)  # a Cmo from byte 0 carries no offset
+
+
+def _missing(graph: Graph, entry: Prefetch) -> Finding:
+    return Finding("missing", describe(entry), f"planned, but the graph has no {graph.prefetch_op} of this weight")
+
+
+def _unplanned(graph: Graph, node: Node) -> Finding:
+    weights = " = ".join(_weights(graph, node)) or _said(graph, node.inputs[0])
+    return Finding("unplanned", "", f"{node.name} prefetches {weights}, which the plan does not, or not once more")
+
+
+def _check_source(graph: Graph, entry: Prefetch, node: Node) -> list[Finding]:
+    source = graph.by_name[node.inputs[0]]
+    if entry.weight in source.aliases:
+        return []
+    text = f"{node.name} reads {_said(graph, source.name)}, made from the weight, instead of the weight itself"
+    return [Finding("source", describe(entry), f"{text}: it may copy other memory (a `.data`, `.detach()` or view?)")]
+
+
+def _check_size(entry: Prefetch, node: Node) -> list[Finding]:
+    findings = []
+    size, offset = node.attrs.get("max_size"), _offset(node)
+    if size != entry.max_size:
+        message = f"{node.name} has max_size {size}, planned {entry.max_size}"
+        findings.append(Finding("size", describe(entry), message))
+    if offset != entry.offset:
+        findings.append(Finding("offset", describe(entry), f"{node.name} has offset {offset}, planned {entry.offset}"))
+    if isinstance(size, int) and offset + size > entry.theoretical_size:
+        message = f"{node.name} ends at byte {offset + size} of a weight of {entry.theoretical_size} bytes"
+        findings.append(Finding("bounds", describe(entry), message))
+    return findings
+
+
+def _check_dependency(graph: Graph, entry: Prefetch, node: Node) -> list[Finding]:
+    """The node waits for exactly the tensor that the plan names, and that tensor is computed in the step."""
+    port = f"{entry.dependency}:{entry.port}"
+    marks = [mark for mark in graph.marks if (mark.module, mark.port) == (entry.dependency, entry.port)]
+    if not marks:
+        return [Finding("dependency-not-called", describe(entry), f"the lowered step does not call {entry.dependency}")]
+    found = [name for name in node.controls if graph.by_name[name].op != graph.prefetch_op]
+    wanted = {graph.origin(mark.node).name for mark in marks}
+    findings = []
+    for name in found:
+        if graph.origin(name).op in INPUTS:
+            message = f"{node.name} waits for {_said(graph, name)}, an input of the step: that orders nothing"
+            findings.append(Finding("dependency-is-input", describe(entry), message))
+        elif graph.origin(name).name not in wanted:
+            message = f"{node.name} waits for {_said(graph, name)}, planned {port} = {_said(graph, marks[0].node)}"
+            findings.append(Finding("dependency", describe(entry), message))
+    if not found:
+        message = f"{node.name} waits for nothing, planned {port} = {_said(graph, marks[0].node)}"
+        findings.append(Finding("dependency", describe(entry), message))
+    elif graph.origin(marks[0].node).op in INPUTS and not findings:
+        message = f"{port} is {_said(graph, marks[0].node)}, an input of the step"
+        findings.append(Finding("dependency-is-input", describe(entry), message))
+    return findings
+
+
+def _check_target(graph: Graph, weights: Mapping[str, list[Node]], entry: Prefetch, node: Node) -> list[Finding]:
+    """Every kernel that reads the weight comes after the prefetch, in program order and by what waits for what."""
+    readers = [reader for source in weights.get(entry.weight, ()) for reader in graph.readers(source.name)]
+    if not readers:
+        return [Finding("unread", describe(entry), "no kernel of the lowered step reads this weight")]
+    first = min(readers, key=lambda reader: graph.position[reader.name])
+    if graph.must_wait(node.name, first.name):
+        message = f"{node.name} can't start before {_said(graph, first.name)}, which reads the weight, has ended"
+    elif graph.position[first.name] < graph.position[node.name]:
+        message = f"{node.name} comes after {_said(graph, first.name)}, which reads the weight"
+    else:
+        return []
+    return [Finding("late", describe(entry), message)]
+
+
+def _check_order(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list[Finding]:
+    """The nodes follow each other as in the plan, which is how they are executed: one copy after the other."""
+    findings = []
+    for (entry, node), (later, next_node) in zip(pairs, pairs[1:], strict=False):
+        if graph.position[node.name] > graph.position[next_node.name]:
+            message = f"{next_node.name} comes before {node.name} ({describe(entry)}), planned after it"
+            findings.append(Finding("order", describe(later), message))
+    return findings
+
+
+def _check_chain(graph: Graph) -> list[Finding]:
+    """GE copies in one chain: each node waits for the one before."""
+    return [
+        Finding("chain", "", f"{node.name} does not wait for {before.name}: the order of the copies is open")
+        for before, node in zip(graph.prefetches, graph.prefetches[1:], strict=False)
+        if before.name not in node.controls
+    ]
+
+
+def _said(graph: Graph, name: str) -> str:
+    """`MatMul_3 (MatMul)`, or for an input `arg7_1 (Data of model.lm_head.weight)`."""
+    node = graph.by_name[name]
+    if node.op in INPUTS:
+        return f"{name} ({node.op} of {node.argument})" if node.argument else f"{name} ({node.op})"
+    return f"{name} ({node.op})"
+
+
+def count_ops(graph: Graph) -> Counter[str]:
+    """Operator -> number of nodes."""
+    return Counter(node.op for node in graph.nodes)

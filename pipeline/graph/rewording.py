@@ -1,0 +1,92 @@
+"""What the front end says about the transformed model, in the words of the recipe."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transforms.plan import Plan
+
+# Patterns of the front end's messages -> key below the target or scope, what it means. Several may match: first wins.
+_SAID = (
+    (r"max_size should be greater than zero, but got (\S+?)\.?(?:\s|$)", "max_size", "a prefetch of {0} bytes"),
+    (r"offset should be nonnegative, but got (\S+?)\.?(?:\s|$)", "offset", "a prefetch from byte {0}"),
+    (
+        r"not implement when dependency is None",
+        "dependency",
+        "a prefetch that waits for nothing, which GE does not know",
+    ),
+    (r"no paired call to .*?(scope_exit|scope_end)", "scope", "a SuperKernel scope that is begun and not ended"),
+    (r"must first call .*?(scope_enter|scope_begin)", "scope", "a SuperKernel scope that is ended and was not begun"),
+    (r"No matching torch\.npu\.super_kernel_scope_begin", "scope", "a SuperKernel scope that ends with another label"),
+    (r"ge converter is not implement", "", "an operator that the front end has no converter for"),
+    (r"Call to `torch\._dynamo\.graph_break\(\)`|graph break", "", "a graph break: a decode step must be one graph"),
+    (r"enable_prefetch (works|in exe_mode)", "prefetch", "prefetch in an execution mode or deployment without it"),
+)
+_KEYS = {"scope": "recipe.superkernel", "prefetch": "recipe.prefetch"}
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_CAUSE = re.compile(r"^\w*(?:Error|Exception|Interrupt|Unsupported)\b.*", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Reworded:
+    """An error of the front end.
+
+    Attributes:
+        text: one or two sentences.
+        keys: recipe keys that may have caused it; () if that can't be told.
+    """
+
+    text: str
+    keys: tuple[str, ...] = ()
+
+
+def reword(error: Mapping[str, Any], plan: Plan, source: str | None) -> Reworded:
+    """Say which key of the recipe caused it, and where in the rewritten source.
+
+    Args:
+        error: `type`, `message`, `trace` of the exception.
+        plan: what was lowered.
+        source: the rewritten source, None for a wrap.
+    """
+    message = f"{error.get('message', '')}"
+    lines = list(_own_lines(message + "\n" + str(error.get("trace", "")), source))
+    key, meaning = "", ""
+    for pattern, about, text in _SAID:
+        if match := re.search(pattern, message):
+            key, meaning = about, text.format(*match.groups())
+            break
+    keys = tuple(_keys(key, plan, lines))
+    original = (_CAUSE.findall(message) or message.strip().splitlines() or ["no message"])[0].strip()
+    if not original.startswith(str(error.get("type"))):
+        original = f"{error.get('type')}: {original}"
+    where = f" at line {lines[-1][0]} of the rewritten source (`{lines[-1][1]}`)" if lines else ""
+    begin = f"the front end refused {meaning}" if meaning else "the front end refused the decode step"
+    caused = f"; set by {', '.join(keys)}" if keys else ""
+    return Reworded(f"{begin}{where}{caused}. It said: {original[:400]}", keys)
+
+
+def _own_lines(text: str, source: str | None) -> Iterator[tuple[int, str]]:
+    """(number, text) of the lines of the rewritten source that the error names, innermost last."""
+    if source is None:
+        return
+    lines = source.splitlines()
+    for match in _FRAME.finditer(text):
+        number = int(match["line"])
+        if "/transformed/" in match["file"] and number <= len(lines):
+            yield number, lines[number - 1].strip()
+
+
+def _keys(key: str, plan: Plan, lines: list[tuple[int, str]]) -> Iterator[str]:
+    if key in _KEYS:
+        yield _KEYS[key]
+        return
+    if key not in ("max_size", "offset", "dependency"):
+        return
+    seen = set()
+    for entry in plan.prefetch:
+        # `self.mlps[0].gate_up_proj.weight` in the source is `...mlps.0.gate_up_proj.weight` in the plan.
+        leaf = ".".join(entry.weight.rsplit(".", 2)[-2:])
+        if any(leaf in text and "prefetch" in text for _, text in lines) and entry.target not in seen:
+            seen.add(entry.target)
+            yield f"recipe.prefetch.targets.{entry.target}.{key}"

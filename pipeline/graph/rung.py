@@ -1,0 +1,248 @@
+"""The graph rung: lower the transformed decode step at full size in a worker, and check the graph against the plan."""
+
+import graphlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.graph.checks import Finding, check_prefetches
+from pipeline.graph.folder import BrokenFrontEndError, FrontEnd, NoFrontEndError, find_front_end
+from pipeline.graph.graph import Graph
+from pipeline.graph.rewording import reword
+from pipeline.graph.supervise import Ended, supervise
+from pipeline.record import Rung
+
+if TYPE_CHECKING:
+    from pipeline.experiment import Prepared
+    from transforms.plan import Plan
+
+MODES = ("ge_graph", "npugraph_ex")
+ASSUMED = "that CANN has these kernels and keeps these nodes was assumed, not checked"
+ASSUMED_ZH = "CANN 是否支持这些算子、是否保留这些节点为假设,未验证"
+_ROOT = Path(__file__).resolve().parents[2]
+_SHOWN = 8  # findings in a rung's text
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the worker may use.
+
+    Attributes:
+        timeout: seconds.
+        memory_bytes: resident.
+    """
+
+    timeout: float = 300.0
+    memory_bytes: int = 8 << 30
+
+
+@dataclass(frozen=True)
+class GraphCheck:
+    """What the rung found.
+
+    Attributes:
+        rung: status and detail.
+        planned: prefetches in the plan.
+        found: prefetch nodes in the graph (`Cmo`, or `npu_prefetch` of npugraph_ex); None if there is no graph.
+        scopes_planned: SuperKernel scopes in the plan.
+        scoped_nodes: nodes in the graph that carry a scope; None if there is no graph.
+        nodes: nodes of the graph; None if there is none.
+        seconds: wall time of the worker.
+        peak_mib: most memory that the worker held.
+        front_end: e.g. `torch_npu 2.13.0`.
+        findings: deviations from the plan, all of them.
+        graph: the graph itself.
+    """
+
+    rung: Rung
+    planned: int
+    found: int | None = None
+    scopes_planned: int = 0
+    scoped_nodes: int | None = None
+    nodes: int | None = None
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+    front_end: str = ""
+    findings: tuple[Finding, ...] = ()
+    graph: Graph | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `verification.json`: counts, and all findings."""
+        return {
+            **self.rung.to_json(),
+            "cmo": {"planned": self.planned, "found": self.found},
+            "scopes": {"planned": self.scopes_planned, "nodes": self.scoped_nodes},
+            "nodes": self.nodes,
+            "seconds": round(self.seconds, 2),
+            "peak_mib": round(self.peak_mib, 1),
+            "front_end": self.front_end,
+            "assumed": ASSUMED,
+            "findings": [{"code": f.code, "entry": f.entry, "message": f.message} for f in self.findings],
+        }
+
+
+def check_graph(
+    prepared: "Prepared",
+    source: str | Path | None,
+    limits: Limits = Limits(),  # noqa: B008  frozen
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> GraphCheck:
+    """Lower the transformed model at full size and compare with the plan.
+
+    Args:
+        prepared: from `experiment.prepare`; its full-size plan is what is checked against.
+        source: text, or file, of the rewritten modeling file; None checks the wrap realisation.
+        limits: of the worker.
+        folder: of the front end, instead of the default one.
+        environment: for the worker, beside this process's.
+
+    Returns:
+        The rung and its counts. Nothing is raised for what the worker does: a worker that dies is `could_not_check`.
+    """
+    plan, experiment = prepared.resolution.plan, prepared.experiment
+    result = GraphCheck(Rung("not_run", ""), len(plan.prefetch), scopes_planned=len(plan.scopes))
+    if plan.exe_mode not in MODES:
+        return replace(result, rung=Rung("not_run", f"exe_mode {plan.exe_mode} makes no graph", "该执行模式不生成图"))
+    try:
+        front_end = find_front_end(folder)
+    except NoFrontEndError as missing:
+        return replace(result, rung=Rung("not_run", str(missing), f"未安装 NPU 前端:{missing}"))
+    except BrokenFrontEndError as broken:
+        return replace(result, rung=_could_not(str(broken)))
+    text = Path(source).read_text() if isinstance(source, Path) else source
+    request = {
+        "plan": plan.to_json(),
+        "model": _plain(experiment.config["model"]),
+        "deployment": _plain(experiment.config["deployment"]),
+        "target": experiment.machine.generation,
+        "source": text,
+    }
+    result = replace(result, front_end=f"torch_npu {front_end.version}")
+    return _checked(result, plan, text, *_ask(request, front_end, limits, environment or {}))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came back from the worker: its response, or None and the end of its log."""
+
+    response: Mapping[str, Any] | None
+    log: str
+
+
+def _ask(
+    request: Mapping[str, Any], front_end: FrontEnd, limits: Limits, environment: Mapping[str, str]
+) -> tuple[Ended, _Answer]:
+    """Run the worker on one request. Whatever happens, its processes and files are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="npu-recipes-graph-") as name:
+        directory = Path(name)
+        asked, answer, log = directory / "request.json", directory / "response.json", directory / "log"
+        place = {
+            "front_end": str(front_end.path) if front_end.path else None,
+            "package": str(front_end.package),
+            "directory": name,
+            "parent": os.getpid(),
+        }
+        asked.write_text(json.dumps({**request, **place}))
+        command = [sys.executable, "-m", "pipeline.graph.worker", str(asked), str(answer)]
+        ended = supervise(command, _environment(environment), log, limits.timeout, limits.memory_bytes)
+        try:
+            response = json.loads(answer.read_text())
+        except (OSError, ValueError):
+            response = None
+        tail = log.read_text(errors="replace").strip().splitlines()[-3:]
+        return ended, _Answer(response, " | ".join(tail)[-600:])
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    quiet = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return {**os.environ, **quiet, **more}
+
+
+def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended, answer: _Answer) -> GraphCheck:
+    response = answer.response
+    peak = max(ended.peak_bytes, (response or {}).get("peak_kib", 0) << 10)
+    result = replace(result, seconds=ended.seconds, peak_mib=peak / (1 << 20))
+    if response is None or ended.reason != "exited" or ended.code:
+        return replace(result, rung=_could_not(_why(ended, answer)))
+    if "error" in response:
+        error = response["error"]
+        if response["stage"] in ("source", "lowering") and error["type"] not in ("MemoryError", "ImportError"):
+            return replace(result, rung=_failed(reword(error, plan, source).text))
+        said = f"{error['type']}: {' '.join(str(error['message']).split())[:400]}"
+        return replace(result, rung=_could_not(f"the worker could not {_DOING[response['stage']]}: {said}"))
+    graph = Graph.from_json(response["graph"])
+    result = replace(
+        result,
+        graph=graph,
+        found=len(graph.prefetches),
+        nodes=len(graph.nodes),
+        scoped_nodes=sum("scope" in node.attrs for node in graph.nodes),
+    )
+    try:
+        findings = tuple(check_prefetches(graph, plan))
+    except graphlib.CycleError as error:
+        findings = (Finding("cycle", "", f"nodes wait for each other: {' -> '.join(error.args[1])}"),)
+    if findings:
+        return replace(result, rung=_failed(_listed(findings)), findings=findings)
+    return replace(result, rung=_passed(result, plan, response["cann"]))
+
+
+_DOING = {
+    "front_end": "import the front end",
+    "model": "load the model",
+    "source": "load the rewritten source",
+    "lowering": "lower the decode step",
+}
+
+
+def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:
+    node, graph = ("Cmo", "GE graph") if plan.exe_mode == "ge_graph" else ("npu_prefetch", "FX graph")
+    by = f"{result.front_end}, {'with CANN' if cann else 'without CANN'}"
+    counts = f"{result.found} {node} nodes for {result.planned} planned prefetches among {result.nodes} nodes"
+    detail = (
+        f"the full-size decode step lowered to a {graph} ({by}): {counts}, each with its weight, size, offset and "
+        f"dependency, in the plan's order and before its target; {ASSUMED}"
+    )
+    zh = f"完整规模 decode 单步已降为 {graph}({by}):{result.planned} 个预取对应 {result.found} 个 {node} 节点;{ASSUMED_ZH}"
+    return Rung("passed", detail, zh)
+
+
+def _listed(findings: tuple[Finding, ...]) -> str:
+    shown = "; ".join(str(f) for f in findings[:_SHOWN])
+    more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+    return f"the graph is not what was planned: {shown}{more}"
+
+
+def _failed(text: str) -> Rung:
+    return Rung("failed", f"{text}; {ASSUMED}", f"图与计划不符:{text};{ASSUMED_ZH}")
+
+
+def _could_not(text: str) -> Rung:
+    return Rung("could_not_check", f"the graph was not checked: {text}", f"未能检查图:{text}")
+
+
+def _why(ended: Ended, answer: _Answer) -> str:
+    said = f" (its last words: {answer.log})" if answer.log else ""
+    if ended.reason == "timeout":
+        return f"the worker was stopped after {ended.seconds:.0f} s: it hung, or the time limit is too short{said}"
+    if ended.reason == "memory":
+        return f"the worker was stopped at {ended.peak_bytes / (1 << 30):.1f} GiB, above its memory limit{said}"
+    if ended.reason == "killed":
+        return f"the worker was killed by signal {ended.code} (by the system for want of memory, or it crashed){said}"
+    return f"the worker ended with exit code {ended.code} and no result{said}"
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences of a configuration as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
