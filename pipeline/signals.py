@@ -67,17 +67,17 @@ def target_signal(effect: Effect, setting: Setting) -> Signal | None:
     if slower and hurts:
         seen = Text(
             f"the target is faster ({kernel}), but the kernels in its window are {window} slower, and the whole plan "
-            f"is better without it by {-_value(setting.without):.2f} percentage points",
+            f"is better without it by {-_value(setting.without):.2f} percentage points (nominal)",
             f"目标算子变快({kernel}),但窗口内算子慢了 {window};"
-            f"去掉它整体反而好 {-_value(setting.without):.2f} 个百分点",
+            f"去掉它整体反而好 {-_value(setting.without):.2f} 个百分点(名义值)",
         )
         return _shrink(effect, setting, "window_slower", seen)
     if not faster and _value(setting.without) > TINY:
         seen = Text(
             f"the target's own kernel is not faster ({kernel}), since it now runs beside other traffic, but the plan "
-            f"loses {_value(setting.without):.2f} percentage points without it",
+            f"loses {_value(setting.without):.2f} percentage points without it (nominal)",
             f"目标算子本身没有变快({kernel}),因为它现在与其他访存同时进行,"
-            f"但去掉它整体会损失 {_value(setting.without):.2f} 个百分点",
+            f"但去掉它整体会损失 {_value(setting.without):.2f} 个百分点(名义值)",
         )
         return Signal("keep", effect.target, seen, Text("keep this target", "保留该目标"))
     if not faster and effect.pushed_out >= LOST:
@@ -106,8 +106,8 @@ def target_signal(effect: Effect, setting: Setting) -> Signal | None:
     if hurts:
         seen = Text(
             f"the target is faster ({kernel}), but the plan is better without it by "
-            f"{-_value(setting.without):.2f} percentage points: its copy takes bandwidth that others need more",
-            f"目标算子变快({kernel}),但去掉它整体反而好 {-_value(setting.without):.2f} 个百分点:"
+            f"{-_value(setting.without):.2f} percentage points (nominal): its copy takes bandwidth that others need",
+            f"目标算子变快({kernel}),但去掉它整体反而好 {-_value(setting.without):.2f} 个百分点(名义值):"
             "它占用了其他算子更需要的带宽",
         )
         return _shrink(effect, setting, "plan_better_without", seen)

@@ -226,6 +226,18 @@ def test_the_real_simulator_fits_and_single_targets_are_tried_alone() -> None:
     assert {"plots/layer.svg", "timeline.json"} <= set(made)
 
 
+def test_an_empty_plan_has_a_report_too() -> None:
+    empty = replace(plan(), prefetch=())
+    nothing = cast()
+    object.__setattr__(nothing.optimised_step, "copies", ())
+    machine: Any = Machine()
+    judged = assess(WORKLOAD, empty, [], machine, nothing)
+    made = report_files(replace(record(), plan=empty, assessment=judged), WORKLOAD, nothing)
+    assert "0 prefetches per decode step" in made["report.md"]
+    for name in ("plots/step.svg", "plots/targets.svg", "plots/layer.svg"):
+        ElementTree.fromstring(made[name])
+
+
 def test_files_are_written_below_the_directory(tmp_path: Path) -> None:
     write_report(tmp_path, record(), WORKLOAD, cast())
     names = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
