@@ -73,7 +73,8 @@ def test_it_runs_where_nothing_can_be_written() -> None:
 
 def test_the_cache_goes_where_it_is_told(tmp_path: Path) -> None:
     code = (
-        "from pipeline.simulator.engine import level; import numpy as np; print(level(np.array([[0.0, 1.0, 3.0]]), 0, 0.5))"
+        "import numpy as np; from pipeline.simulator.engine import level\n"
+        "print(level(np.array([[0.0, 1.0, 3.0]]), 0, 0.5))"
     )
     done = run_python(code, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
