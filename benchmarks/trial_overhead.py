@@ -1,7 +1,8 @@
 """What one modelled trial costs in a sweep, against an empty Hydra job: at most 5 times as much.
 
 Both are 30 jobs over the same grid, configuration and launcher, in one process; the first job, which loads, traces and
-compiles what the others reuse, is excluded on both sides. A trial's share of the validation beforehand is counted in.
+compiles what the others reuse, is excluded on both sides. What each job costs before the first one starts is counted
+in: Hydra composes every job once more beforehand, we compose and validate it.
 
     python benchmarks/trial_overhead.py [key=value ...]
 
@@ -28,18 +29,21 @@ def main(extra: list[str]) -> int:
     grid = "recipe.prefetch.coefficient=" + ",".join(f"{0.4 + 0.02 * n:.2f}" for n in range(JOBS))
     with tempfile.TemporaryDirectory(prefix="trial-overhead-") as folder:
         tokens = [RECIPE, grid, f"output={folder}/trials", *extra]
-        empty = empty_jobs(tokens, Path(folder) / "empty")
+        composing, jobs = empty_jobs(tokens, Path(folder) / "empty")
         checks, trials, reused = our_trials(tokens)
     table = Table(title=f"{JOBS} jobs, the first excluded; ms per job", title_justify="left")
     for heading in ("", "mean", "fastest", "slowest", "times an empty job"):
         table.add_column(heading, justify="left" if not heading else "right")
+    empty = [a + b for a, b in zip(composing, jobs, strict=True)]
     base = mean(empty)
     total = [check + trial for check, trial in zip(checks, trials, strict=True)]
     for name, times in {
-        "empty Hydra job": empty,
-        "validation of one point, before the sweep": checks,
-        "modelled trial, with Hydra's share": trials,
-        "both": total,
+        "empty job: composed beforehand by Hydra": composing,
+        "empty job: from one to the next": jobs,
+        "empty job": empty,
+        "modelled trial: validated beforehand by us": checks,
+        "modelled trial: from one to the next": trials,
+        "modelled trial": total,
     }.items():
         numbers = [f"{1e3 * t:.0f}" for t in (mean(times), min(times), max(times))]
         table.add_row(name, *numbers, f"{mean(times) / base:.1f}")
@@ -55,23 +59,27 @@ def mean(times: list[float]) -> float:
     return sum(times) / len(times)
 
 
-def empty_jobs(tokens: list[str], directory: Path) -> list[float]:
-    """Seconds from one empty job to the next, in the launcher that our trials use."""
-    from pipeline import compose, launch
+def empty_jobs(tokens: list[str], directory: Path) -> tuple[list[float], list[float]]:
+    """Seconds of Hydra's own validation per job, and from one empty job to the next, in an ordinary Hydra sweep."""
+    from pipeline import compose
     from pipeline.overrides import read_overrides
 
-    points = compose.compose_grid(read_overrides(tokens)[0], sweep=True)
+    overrides, _ = read_overrides(tokens)
+    point = compose.compose_grid(overrides, sweep=True)[0]
+    grid = next(o for o in overrides if o.is_sweep)
+    fixed = [o for o in point.overrides if grid.key not in o]
+    fixed += [f"hydra.sweep.dir={directory}", "hydra.sweep.subdir=${hydra.job.num}"]
     starts: list[float] = []
-    directory.mkdir()
 
     def empty(config: Any) -> None:
         starts.append(time.perf_counter())
 
-    hydra = [f"hydra.sweep.dir={directory}", "hydra.sweep.subdir=${hydra.job.num}", "hydra.mode=MULTIRUN"]
-    jobs = [[*point.overrides, *hydra[:2]] for point in points]
     with compose.hydra() as app:
-        list(launch.launch(app, empty, jobs, hydra, directory))
-    return [after - before for before, after in zip(starts[1:], [*starts[2:], time.perf_counter()], strict=True)]
+        start = time.perf_counter()
+        app.multirun("config", empty, [*fixed, f"++{grid.key}={','.join(grid.values)}"])
+    gaps = [after - before for before, after in itertools.pairwise(starts)]
+    before_first = max(starts[0] - start - gaps[0], 0.0)
+    return [before_first / len(starts)] * len(gaps[1:]), gaps[1:]
 
 
 def our_trials(tokens: list[str]) -> tuple[list[float], list[float], list[str]]:
@@ -92,19 +100,11 @@ def our_trials(tokens: list[str]) -> tuple[list[float], list[float], list[str]]:
     compose._compose_point = timed("compose", compose._compose_point)
     task.prepare = timed("prepare", task.prepare)
     task.run_job = timed("job", task.run_job, at_start=True)
-    launch, ends = sweep.launch, []
-
-    def launch_and_mark(*args: Any) -> Any:
-        yield from launch(*args)
-        ends.append(time.perf_counter())
-
-    sweep.launch = launch_and_mark
     result = sweep.run(tokens, True, ["-m", *tokens])
     if result.status != "ok":
         raise SystemExit(f"the sweep is {result.status}: {result.trials[0]['verdict']}")
-    starts = [*marks["job"][1:], ends[0]]
-    jobs = [after - before for before, after in itertools.pairwise(starts)]
-    checks = [a + b for a, b in zip(marks["compose"][1:], marks["prepare"][1:], strict=True)]
+    jobs = [after - before for before, after in itertools.pairwise(marks["job"][1:])]
+    checks = [a + b for a, b in zip(marks["compose"][1:-1], marks["prepare"][1:-1], strict=True)]
     return checks, jobs, list(result.trials[-1].get("reused", ()))
 
 

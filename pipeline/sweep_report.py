@@ -174,7 +174,7 @@ def _alone_plot(trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set_xlabel("gain of the decode step, %")
-        axes.set_title("Each target alone, with its paired band (modelled)", fontsize=10)
+        axes.set_title("Each target alone (modelled)", fontsize=10)
         if any(t.get("label") for t in trials):
             axes.legend(fontsize=8, frameon=False)
 

@@ -72,20 +72,21 @@ class TrialsTable:
         names = varying_names(self.trials)
         headings = [*names.values(), *_HEADINGS]
         rows = [[*(str((t.get("varying") or {}).get(k, "")) for k in names), *_cells(t)] for t in self.trials]
-        table = Table(title=self.title, title_justify="left", show_lines=True, header_style="bold")
+        table = Table(title=Text(self.title), title_justify="left", show_lines=True, header_style="bold")
         if options.max_width >= self.WIDE:
             left = (*names.values(), *_HEADINGS[-2:])
             for heading in headings:
-                table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+                justify: Any = "left" if heading in left else "right"
+                table.add_column(Text(heading), justify=justify, no_wrap=heading not in left)
             for row in rows:
-                table.add_row(*row)
+                table.add_row(*map(_cell, row))
         else:
             table.show_header = False
-            table.add_column(style="bold")
+            table.add_column()
             for _ in rows:
                 table.add_column(justify="right")
             for heading, *cells in zip(headings, *rows, strict=True):
-                table.add_row(heading.replace("\n", " "), *cells)
+                table.add_row(Text(heading.replace("\n", " "), style="bold"), *map(_cell, cells))
         yield table
 
 
@@ -101,6 +102,11 @@ _HEADINGS = (
     "rungs",
     "verdict",
 )
+
+
+def _cell(value: Any) -> Text:
+    """A cell as it is: rich would take `[router]` in a plain string for markup."""
+    return value if isinstance(value, Text) else Text(str(value))
 
 
 def _cells(trial: Trial) -> list[Any]:
@@ -132,21 +138,22 @@ def alone_table(trials: Sequence[Trial]) -> Table | None:
     good = [trial for trial in trials if any(t.get("gain_alone") for t in trial.get("targets") or ())]
     if not good:
         return None
-    table = Table(
-        title="Each target alone: gain of the step in % [band], modelled", title_justify="left", header_style="bold"
-    )
+    found = [t.get("gain_alone") or {} for trial in good for t in trial["targets"]]
+    band = " [band]" if any(f.get("low") is not None for f in found) else ", nominal"
+    title = Text(f"Each target alone: gain of the decode step in %{band} (modelled)")
+    table = Table(title=title, title_justify="left", header_style="bold")
     for heading in ("target", "weight -> after"):
         table.add_column(heading)
     for heading in ("kernels", "kernel, us", "memory-\nbound, %", "window, us"):
         table.add_column(heading, justify="right", no_wrap=True)
     for trial in good:
-        table.add_column(str(trial.get("label") or "gain").replace(" ", "\n"), justify="right", no_wrap=True)
+        table.add_column(Text(str(trial.get("label") or "gain").replace(" ", "\n")), justify="right", no_wrap=True)
     targets = {t["name"]: t for trial in reversed(good) for t in trial["targets"]}
     order = list(dict.fromkeys(t["name"] for trial in good for t in trial["targets"]))
     for name in order:
         one = targets[name]
         cells = [_target(trial, name) for trial in good]
-        table.add_row(
+        row = (
             name,
             f"{one.get('weight', '')}\nafter {one.get('dependency', '')}",
             str(one.get("count", "")),
@@ -155,6 +162,7 @@ def alone_table(trials: Sequence[Trial]) -> Table | None:
             number(one.get("window")),
             *(number(cell.get("gain_alone"), 2, True, True) for cell in cells),
         )
+        table.add_row(*map(_cell, row))
     return table
 
 

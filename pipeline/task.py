@@ -138,9 +138,11 @@ def prepare(config: Mapping[str, Any], files: Mapping[str, Path]) -> Any:
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
     """A Hydra configuration as plain, resolved mappings, without Hydra's own part."""
-    data = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "hydra"]), resolve=True)
-    assert isinstance(data, dict)
-    return {str(key): value for key, value in data.items()}
+    return {
+        str(key): OmegaConf.to_container(cfg[key], resolve=True) if OmegaConf.is_config(cfg[key]) else cfg[key]
+        for key in cfg
+        if key != "hydra"
+    }
 
 
 def failed_rungs(result: Mapping[str, Any]) -> str:
