@@ -49,9 +49,9 @@ def check_prefetch(config: Any) -> None:
         return
     exe_mode = getattr(config, "exe_mode", "eager")
     if exe_mode not in EXE_MODES:
-        raise ValueError(f"enable_prefetch works in exe_mode {', '.join(EXE_MODES)}, not in {exe_mode}")
+        raise ValueError(f"enable_prefetch does not work in exe_mode {exe_mode}")
     if exe_mode != "eager" and not getattr(config, "enable_multi_stream", 0):
-        raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream: there is no second stream")
+        raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream")
 
 
 @contextmanager

@@ -14,20 +14,20 @@ from transforms.source_file import SourceFile, parameters
 _HELPERS = {
     "npu_prefetch": '''\
 def npu_prefetch(enabled, weight, dependency, max_size, offset=0):
-    """Copy the first `max_size` bytes of `weight`, from `offset`, into L2 once `dependency` has been produced."""
+    """Copy `max_size` bytes of `weight`, from `offset`, into L2 once `dependency` exists."""
     if enabled:
         torch.ops.npu.npu_prefetch(weight, dependency, max_size, offset)
 ''',
     "check_prefetch": '''\
 def check_prefetch(config):
-    """Prefetch needs a graph mode with multi-stream; eager mode is for testing."""
+    """Refuse modes without prefetch: a graph mode needs multi-stream, eager is for testing."""
     if not getattr(config, "enable_prefetch", False):
         return
     exe_mode = getattr(config, "exe_mode", "eager")
     if exe_mode not in ("eager", "ge_graph", "npugraph_ex"):
-        raise ValueError(f"enable_prefetch works in exe_mode eager, ge_graph, npugraph_ex, not in {exe_mode}")
+        raise ValueError(f"enable_prefetch does not work in exe_mode {exe_mode}")
     if exe_mode != "eager" and not getattr(config, "enable_multi_stream", 0):
-        raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream: there is no second stream")
+        raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream")
 ''',
 }
 _LINK_COMMENT = "a link, not a submodule"
