@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from models.workload import Kernel, Workload
 from pipeline.simulator.copies import Copy
 from pipeline.simulator.parameters import Parameters
-from pipeline.simulator.simulate import simulate
+from pipeline.simulator.simulate import StepResult, simulate
 
 _LENGTHS = (2, 3, 4)
 _AGREE = 1e-6  # relative difference between increments that still counts as the same
@@ -23,8 +23,9 @@ class SteadyState:
     Attributes:
         layer: us that one more layer adds to the step.
         step: us of the whole step.
-        verified: the layers repeat and the increments from 2 to 3 and from 3 to 4 layers agree, so that `step` is
-            extrapolated; else all layers were run and `layer` is the step divided by them.
+        verified: the layers repeat, the increments from 2 to 3 and from 3 to 4 layers agree, and of four layers the
+            second and the third run alike, so that `step` is extrapolated; else all layers were run and `layer` is the
+            step divided by them.
         why: what was verified, or why it was not.
     """
 
@@ -38,12 +39,17 @@ def steady_state(workload: Workload, copies: Sequence[Copy], parameters: Paramet
     """Time of a layer and of the step, from 2, 3 and 4 layers if that is verified, else from all layers."""
     why = _differences(workload, copies)
     if not why:
-        two, three, four = (simulate(*shortened(workload, copies, n), parameters).time for n in _LENGTHS)
+        short = [shortened(workload, copies, n) for n in _LENGTHS]
+        results = [simulate(*version, parameters) for version in short]
+        two, three, four = (result.time for result in results)
         layer = three - two
-        if abs((four - three) - layer) <= _AGREE * four:
+        if abs((four - three) - layer) > _AGREE * four:
+            why = f"a third layer adds {layer:.3f} us, a fourth {four - three:.3f} us"
+        elif not _repeats(*short[-1], results[-1]):
+            why = "a third layer takes the time of the second, but runs otherwise: copies fall behind"
+        else:
             step = three + (workload.layers - 3) * layer
             return SteadyState(layer, step, True, "each layer after the second adds the same time")
-        why = f"a third layer adds {layer:.3f} us, a fourth {four - three:.3f} us"
     step = simulate(workload, copies, parameters).time
     return SteadyState(step / max(workload.layers, 1), step, False, why)
 
@@ -108,6 +114,29 @@ def _differences(workload: Workload, copies: Sequence[Copy]) -> str:
         if released.get(layer, []) != expected:
             return f"layer {layer} issues other copies than layer 1"
     return ""
+
+
+def _repeats(workload: Workload, copies: Sequence[Copy], result: StepResult) -> bool:
+    """Whether the second and the third layer run alike, copies included.
+
+    Equal increments are not enough: a chain of copies that falls behind by the same time in each layer costs the same
+    in each, until it is a whole layer late.
+    """
+    members = _members(workload)
+    place = {index: layer for layer, slots in enumerate(members) for index in slots}
+    alike = []
+    for layer in (1, 2):
+        began = result.starts[members[layer][0]]
+        times = [(result.starts[i] - began, result.ends[i] - began, result.hits[i] / 1e6) for i in members[layer]]
+        times += [
+            (done.start - began, done.end - began, done.moved / 1e6)
+            for copy, done in zip(copies, result.copies, strict=True)
+            if place.get(copy.after) == layer
+        ]
+        alike.append(times)
+    return all(
+        abs(x - y) <= _AGREE * result.time for a, b in zip(*alike, strict=True) for x, y in zip(a, b, strict=True)
+    )
 
 
 def _shape(kernel: Kernel) -> tuple[object, ...]:
