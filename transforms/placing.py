@@ -8,7 +8,7 @@ the first that has the weight below it, else the outermost; spots move inwards a
 import inspect
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -316,12 +316,11 @@ def _statements(recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], 
                 tuple(e for e, _, _ in members),
             )
         )
-    _refuse_clashes(statements, refusals)
     placed = [entry for entry in plan.prefetch if entry in moments]
     for one, other in pairwise(placed):
         if moments[one] > moments[other]:
             refusals.add(other, f"the plan has {one.target} first in this layer, but {other.target} in another layer")
-    return statements
+    return _name_roles_apart(statements)
 
 
 def _running(recording: Recording, spot: Spot) -> set[str]:
@@ -335,13 +334,17 @@ def _running(recording: Recording, spot: Spot) -> set[str]:
     }
 
 
-def _refuse_clashes(statements: list[Statement], refusals: Refusals) -> None:
-    """Two roles of one class can't share a mark's name."""
-    meaning: dict[tuple[str, str], frozenset[str]] = {}
-    for statement in statements:
-        if statement.mark is None:
-            continue
-        key = (statement.spot.function, statement.mark.name)
-        if meaning.setdefault(key, statement.owners) != statement.owners:
-            for entry in statement.entries:
-                refusals.add(entry, f"two roles of one class would both be called {statement.mark.name}")
+def _name_roles_apart(statements: list[Statement]) -> list[Statement]:
+    """If two roles of a class prefetch the same weight differently, their marks are named after the roles."""
+    meanings: dict[tuple[str, str], set[frozenset[str]]] = {}
+    for s in statements:
+        if s.mark:
+            meanings.setdefault((s.spot.function, s.mark.name), set()).add(s.owners)
+    result = []
+    for s in statements:
+        if s.mark and len(meanings[s.spot.function, s.mark.name]) > 1:
+            mark = replace(s.mark, name=f"{s.mark.name}_{s.mark.child.replace('.', '_')}")
+            conditions = tuple(f"self.{mark.name}" if c == f"self.{s.mark.name}" else c for c in s.conditions)
+            s = replace(s, mark=mark, conditions=conditions)
+        result.append(s)
+    return result

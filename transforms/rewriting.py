@@ -192,12 +192,12 @@ class FunctionRewrite:
         missing = []
         for statement in statements:
             sizes = _sizes(statement)
-            present = self._existing.get((statement.weight, dependency))
-            if present is None:
+            present = self._existing.get((statement.weight, dependency), [])
+            if not present:
                 missing.append(statement)
-            elif present != sizes:
+            elif sizes not in present:
                 raise NotPlaceable(
-                    f"the source prefetches {statement.weight} already, with {', '.join(present)} instead of "
+                    f"the source prefetches {statement.weight} already, with {', '.join(present[0])} instead of "
                     f"{', '.join(sizes)}: start from the file without prefetch"
                 )
         return missing
@@ -268,15 +268,15 @@ def _sizes(statement: Statement) -> list[str]:
     return [layout.size(statement.max_size)] + ([layout.size(statement.offset)] if statement.offset else [])
 
 
-def _prefetch_calls(function: ParsedFunction) -> dict[tuple[str, str], list[str]]:
-    """(weight, dependency) -> size, and offset if given, of the calls that are in the function already."""
-    found = {}
+def _prefetch_calls(function: ParsedFunction) -> dict[tuple[str, str], list[list[str]]]:
+    """(weight, dependency) -> size, and offset if given, of each call that is in the function already."""
+    found: dict[tuple[str, str], list[list[str]]] = {}
     for node in function.positions:
         if isinstance(node, cst.Call) and len(node.args) >= 4:
             name = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
             if isinstance(name, cst.Name) and name.value == "npu_prefetch":
                 weight, dependency, *sizes = (function.code_of(argument.value) for argument in node.args[1:])
-                found[weight, dependency] = sizes
+                found.setdefault((weight, dependency), []).append(sizes)
     return found
 
 
