@@ -177,10 +177,15 @@ def _gain(baseline: np.ndarray | float, optimised: np.ndarray | float) -> np.nda
 
 
 def _figure(value: float, draws: np.ndarray, unit: str) -> Figure:
+    """A nominal value with its band, which holds the value too: the nominal assignment is a possible one.
+
+    The median of the draws may lie far from it, where the low case of a mechanism costs much and its high case is the
+    nominal one.
+    """
     if not len(draws):
         return Figure(value, unit)
     low, high = np.quantile(draws, BAND)
-    return Figure(value, unit, float(low), float(high))
+    return Figure(value, unit, min(value, float(low)), max(value, float(high)))
 
 
 def _cores() -> int:
