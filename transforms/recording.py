@@ -304,7 +304,7 @@ class _Hooks:
 def _refuse_without_positions(python_module: ModuleType, source: SourceFile) -> None:
     compiled = {(c.co_qualname, c.co_firstlineno): c for c in _codes(compile(source.tree, str(source.path), "exec"))}
     for code in _method_codes(python_module):
-        if all(end is None for _, end, _, _ in code.co_positions()):
+        if all(column is None for _, _, _, column in code.co_positions()):
             raise RefusedError(
                 [
                     Problem(
