@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models import ops
 from models.deployment import Deployment
@@ -208,6 +210,23 @@ def test_an_unknown_architecture_or_name_lists_the_known_ones():
 @pytest.mark.parametrize("mapping", [{}, {"config": 5}, {"name": 1, "architecture": None, "config": None}])
 def test_a_mapping_that_is_no_model_is_refused(mapping):
     assert problems_of(ModelSpec.from_mapping, mapping)
+
+
+any_value = st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.floats(), st.text(max_size=2), st.just({}))
+fields_of_a_config = st.sampled_from(["hidden_size", "moe_topk", "rope_theta", "x", 3])
+
+
+@given(st.dictionaries(fields_of_a_config, any_value), st.dictionaries(fields_of_a_config, any_value), any_value)
+def test_any_mapping_is_a_model_or_refused(config, tiny, name):
+    whole = load_spec("longcat_flash")
+    mapping = {"name": name, "architecture": whole.architecture, "config": {**whole.config, **config}, "tiny": tiny}
+    try:
+        ModelSpec.from_mapping(mapping)
+    except RefusedError as refused:
+        assert refused.problems
+    else:
+        assert isinstance(name, str)
+        assert "x" not in config
 
 
 def test_parallel_sizes_must_divide_what_they_cut():
