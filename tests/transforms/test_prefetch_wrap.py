@@ -2,6 +2,7 @@
 
 import copy
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,19 +77,9 @@ def test_a_plain_module_can_be_wrapped(loaded: TextModel) -> None:
 
 def test_unknown_weights_and_modules_are_all_reported_and_nothing_is_wrapped(loaded: TextModel) -> None:
     first, second, *_ = plan_for(loaded, TARGETS).prefetch
-    broken = Plan(
-        "m",
-        "r",
-        "eager",
-        (
-            type(first)(**{**vars(first), "weight": "nowhere.weight"}),
-            type(second)(**{**vars(second), "dependency": "nothing"}),
-        ),
-    )
+    broken = (replace(first, weight="nowhere.weight"), replace(second, dependency="nothing"))
     with pytest.raises(RefusedError) as refused:
-        prefetch_wrap(loaded, broken)
-    assert [p.message.partition("no ")[2] for p in refused.value.problems] == [
-        "parameter nowhere.weight",
-        "module nothing",
-    ]
+        prefetch_wrap(loaded, Plan("m", "r", "eager", broken))
+    found = [problem.message.partition("no ")[2] for problem in refused.value.problems]
+    assert found == ["parameter nowhere.weight", "module nothing"]
     assert not any(m._forward_hooks for m in loaded.module.modules())

@@ -77,9 +77,8 @@ def test_events_number_enters_and_exits_in_one_sequence(tmp_path: Path) -> None:
     step = record(load_text(FILE, tmp_path)).decode
     events = sorted(event for call in step.calls for event in (call.enter, call.exit))
     assert events == list(range(1, 2 * len(step.calls) + 1))
-    assert all(
-        call.parent is None or call.parent.enter < call.enter < call.exit < call.parent.exit for call in step.calls
-    )
+    inner = [(call, call.parent) for call in step.calls if call.parent is not None]
+    assert inner and all(parent.enter < call.enter < call.exit < parent.exit for call, parent in inner)
 
 
 def test_recording_leaves_no_hook_behind(tmp_path: Path) -> None:

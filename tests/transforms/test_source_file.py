@@ -44,34 +44,46 @@ def test_an_empty_plan_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_missing_line_end_is_shown_as_git_does() -> None:
-    assert unified_diff("a\nb", "a\nc", "f.py").endswith(
-        "-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n"
-    )
+    note = "\\ No newline at end of file\n"
+    assert unified_diff("a\nb", "a\nc", "f.py").endswith(f"-b\n{note}+c\n{note}")
+
+
+SOMETIMES = """\
+class A:
+    def __init__(self, c):
+        self.a = 1
+        if c:
+            self.b = 1
+            self.c = 1
+        else:
+            self.c = 2
+        for _ in c:
+            self.d = 1
+        with c:
+            self.e: int = 1
+"""
 
 
 def test_attributes_that_are_set_on_some_paths_only() -> None:
-    text = (
-        "class A:\n    def __init__(self, c):\n        self.a = 1\n        if c:\n            self.b = 1\n            self.c = 1\n"
-        "        else:\n            self.c = 2\n        for _ in c:\n            self.d = 1\n        with c:\n            self.e: int = 1\n"
-    )
-    function = SourceFile(Path("a.py"), text).function("A.__init__")
+    function = SourceFile(Path("a.py"), SOMETIMES).function("A.__init__")
     assert function is not None
     assert sometimes_assigned(function) == {"b", "d"}
 
 
+LINES = [
+    "      x = 1",
+    "      # comment",
+    "",
+    "      if x:\n        y = (1,\n  2)",
+    '      s = """\n a\n"""',
+    "      z = x \\\n    + 1",
+]
+
+
 @settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(["    x = 1", "    # comment", "", "    if x:\n        y = (1,\n  2)", '    s = """\n a\n"""']),
-        max_size=8,
-    )
-)
+@given(st.lists(st.sampled_from(LINES), max_size=8))
 def test_a_parsed_function_prints_as_it_was(lines: list[str]) -> None:
-    text = (
-        "class A:\n  def f(self, x):\n"
-        + "\n".join([*(line.replace("    ", "      ", 1) for line in lines), "      return x"])
-        + "\n"
-    )
+    text = "\n".join(["class A:", "  def f(self, x):", *lines, "      return x", ""])
     source = SourceFile(Path("a.py"), text)
     definition = source.function("A.f")
     assert definition is not None
