@@ -1,5 +1,6 @@
 """Compares a lowered graph with the plan, node by node. Pure functions on plain data."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ class Finding:
     """One way in which the graph is not what was planned.
 
     Attributes:
-        code: `missing`, `unplanned`, `size`, `offset`, `source`, `dependency`, `dependency-is-input`,
-            `dependency-not-called`, `order`, `chain`, `late`, `unread` or `bounds`.
+        code: `missing`, `unplanned`, `size`, `offset`, `bounds`, `source`, `dependency`, `dependency-is-input`,
+            `dependency-not-called`, `order`, `chain`, `late`, `unread`; npugraph_ex also `stream`, `event`, `join`,
+            `ignored-scope`.
         entry: the plan's entry in words; "" for what no entry planned.
         message: what was expected, and what was found.
     """
@@ -39,8 +41,7 @@ def check_prefetches(graph: Graph, plan: Plan) -> list[Finding]:
         findings += _check_dependency(graph, entry, node)
         findings += _check_target(graph, weights, entry, node)
     findings += _check_order(graph, pairs)
-    if graph.kind == "ge":
-        findings += _check_chain(graph)
+    findings += _check_chain(graph) if graph.kind == "ge" else _check_streams(graph, pairs)
     return findings
 
 
@@ -161,7 +162,7 @@ def _check_target(graph: Graph, weights: Mapping[str, list[Node]], entry: Prefet
 def _check_order(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list[Finding]:
     """The nodes follow each other as in the plan, which is how they are executed: one copy after the other."""
     findings = []
-    for (entry, node), (later, next_node) in zip(pairs, pairs[1:], strict=False):
+    for (entry, node), (later, next_node) in itertools.pairwise(pairs):
         if graph.position[node.name] > graph.position[next_node.name]:
             message = f"{next_node.name} comes before {node.name} ({describe(entry)}), planned after it"
             findings.append(Finding("order", describe(later), message))
@@ -172,9 +173,36 @@ def _check_chain(graph: Graph) -> list[Finding]:
     """GE copies in one chain: each node waits for the one before."""
     return [
         Finding("chain", "", f"{node.name} does not wait for {before.name}: the order of the copies is open")
-        for before, node in zip(graph.prefetches, graph.prefetches[1:], strict=False)
+        for before, node in itertools.pairwise(graph.prefetches)
         if before.name not in node.controls
     ]
+
+
+def _check_streams(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list[Finding]:
+    """npugraph_ex: all on one side stream, each behind an event after its dependency, joined before the step ends."""
+    findings = []
+    first_stream = next((n.attrs["stream"] for _, n in pairs if n.attrs.get("stream")), None)
+    end = graph.nodes[-1].name
+    if ignored := [node for node in graph.nodes if node.op == "air.scope_enter.default"]:
+        message = f"{len(ignored)} stream or core scopes are torchair's (GE): npugraph_ex ignores them"
+        findings.append(Finding("ignored-scope", "", message))
+    for entry, node in pairs:
+        stream = node.attrs.get("stream")
+        if stream is None:
+            message = f"{node.name} is on the main stream: npugraph_ex needs a stream of its own for prefetch"
+            findings.append(Finding("stream", describe(entry), message))
+            continue
+        if stream != first_stream:
+            message = f"{node.name} is on stream {stream}, others on {first_stream}: the order of the copies is open"
+            findings.append(Finding("chain", describe(entry), message))
+        for name in node.controls:
+            if graph.origin(name).op not in INPUTS and not graph.must_wait(node.name, graph.origin(name).name):
+                message = f"no event makes {node.name} wait for {_said(graph, name)}, which is on another stream"
+                findings.append(Finding("event", describe(entry), message))
+        if not graph.must_wait(end, node.name):
+            message = f"the step ends without waiting for {node.name}: its stream is not joined (error 107025)"
+            findings.append(Finding("join", describe(entry), message))
+    return findings
 
 
 def _said(graph: Graph, name: str) -> str:

@@ -90,7 +90,8 @@ def check_folder(folder: Path) -> FrontEnd:
     here = torch_release()
     if wanted != here:
         raise BrokenFrontEndError(
-            f"{folder} holds torch_npu {distribution.version} for torch {wanted or '?'}, but torch {here} is installed: {again}"
+            f"{folder} holds torch_npu {distribution.version} for torch {wanted or '?'}, "
+            f"but torch {here} is installed: {again}"
         )
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
     if not (folder / "torch_npu" / f"_C{suffix}").is_file():

@@ -6,6 +6,7 @@ because the graph is read, not run.
 
 import contextlib
 import importlib
+import itertools
 import os
 import re
 import signal
@@ -40,14 +41,15 @@ TARGETS = {
 _NEWEST_CANN = (9, 9, 9)
 
 
-def start(folder: str | None, package: str, directory: Path, target: Target) -> bool:
-    """Import torch, torch_npu and torchair.
+def start(folder: str | None, package: str, directory: Path, target: Target, exe_mode: str) -> bool:
+    """Import torch, torch_npu and torchair, for one execution mode.
 
     Args:
         folder: to be put on the module path; None if torch_npu is installed.
         package: folder of torch_npu.
         directory: for the stub libraries; must live as long as the process.
         target: the device to compile for.
+        exe_mode: `ge_graph` or `npugraph_ex`.
 
     Returns:
         Whether a real CANN is behind it.
@@ -62,12 +64,13 @@ def start(folder: str | None, package: str, directory: Path, target: Target) -> 
         missing = stubs.find_missing(Path(package), Path(torch_package.submodule_search_locations[0]))
         stubs.preload(missing, directory)
     with _signal_handlers_kept():
-        for name in ("torch", "torch_npu", "torchair", "torchair.scope", "torchair.ops", "npugraph_ex"):
+        for name in ("torch_npu", "torchair", "torchair.scope", "torchair.ops", "npugraph_ex"):
             importlib.import_module(name)
     if not cann:
         _no_engine()
         _be(target)
-        _fake_streams()
+        if exe_mode == "npugraph_ex":  # GE knows streams by their labels only
+            _fake_streams()
     _run_nothing()
     return cann
 
@@ -105,21 +108,36 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-class _MainStream:
-    """Stands for the current stream: only its identity is asked for."""
-
-    stream_id = 0
-    device_index = 0
-    device_type = 20
-    device = None
+_DEVICE_TYPE = 20  # torch's number of the NPU
+_serial = itertools.count(1)
 
 
 def _fake_streams() -> None:
-    """npugraph_ex asks for the current stream and device before its passes."""
-    stream = _MainStream()
-    for module in (importlib.import_module("torch").npu, importlib.import_module("torch_npu").npu):
-        module.current_stream = lambda *args, **kwargs: stream
-        module.current_device = lambda *args, **kwargs: 0
+    """Streams are ids of a device: these have ids only. dynamo traces switches and events as it does with a device.
+
+    The functions whose identity dynamo knows (`torch.npu.current_stream`) stay; what they call is replaced.
+    """
+    torch: Any = importlib.import_module("torch")
+    torch_npu: Any = importlib.import_module("torch_npu")
+
+    class Stream(torch.Stream):
+        """`torch.npu.Stream` without a device."""
+
+        def __new__(cls, device: Any = None, priority: int = 0, **ids: int) -> Any:
+            default = {"stream_id": 0 if ids else next(_serial), "device_index": 0, "device_type": _DEVICE_TYPE}
+            return super().__new__(cls, **(default | ids))
+
+    inner: list[Any] = [importlib.import_module(f"torch_npu.npu.{name}") for name in ("utils", "streams")]
+    for module in (torch.npu, torch_npu.npu, *inner):
+        module.Stream = Stream
+        module.current_device = lambda: 0
+    main = Stream(stream_id=0)
+    torch_npu.npu._lazy_init = lambda: None
+    torch_npu._C._npu_getCurrentStream = lambda device: (0, 0, _DEVICE_TYPE)
+    torch_npu._C._npu_setStream = lambda **ids: None
+    torch._C._accelerator_getStream = lambda device: main
+    torch._C._accelerator_getDeviceIndex = lambda: 0
+    torch.accelerator.is_available = lambda: True
 
 
 def _run_nothing() -> None:

@@ -1,7 +1,7 @@
 """Collects the FX graph of npugraph_ex, after its passes. Runs in the worker."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.graph.front_end import wrap_method
@@ -10,7 +10,15 @@ from pipeline.graph.graph import Graph, Mark, Node
 _MARK = "npu_recipes.mark.default"
 _PREFETCH = "npu.npu_prefetch.default"
 _BEGIN, _END = "npu.super_kernel_scope_begin.default", "npu.super_kernel_scope_end.default"
-_DEFAULTS = (None, None, 0, 0)  # of the prefetch's arguments
+_ENTER, _EXIT = "npugraph_ex.scope_enter.default", "npugraph_ex.scope_exit.default"
+_EVENTS = {  # target -> (what it does, whether its second argument names the stream)
+    "npugraph_ex.tagged_event_record.default": ("record", False),
+    "npugraph_ex.tagged_event_record_on_stream.default": ("record", True),
+    "npugraph_ex.tagged_event_wait.default": ("wait", False),
+    "npugraph_ex.tagged_event_wait_on_stream.default": ("wait", True),
+}
+_SCOPE_KEYS = {"_user_stream_id": "stream", "_op_aicore_num": "aic", "_op_vectorcore_num": "aiv"}
+_MAIN = ("0", "DEFAULT_STREAM_ID_MARKER")  # ids of the stream on which the step starts
 
 
 class FxReader:
@@ -26,49 +34,72 @@ class FxReader:
         wrap_method(converter.AclConcreteGraph, "optimize_graph_without_runtime", self._on_graph)
 
     def read(self, arguments: Sequence[tuple[str, tuple[str, ...]]]) -> Graph:
-        """The graph as plain data: placeholders first, then calls in program order.
+        """The graph as plain data, in program order.
 
         Args:
             arguments: of every argument of the graph, where it comes from and which parameter it is.
         """
         (graph,) = self.graphs
-        nodes: list[Node] = []
-        marks: list[Mark] = []
-        scopes: list[str] = []
-        placeholders = 0
-        for fx in graph.nodes:
-            target = _name(fx)
-            if target == _MARK:
-                tensor, module, port = fx.args
-                marks.append(Mark(module, port, tensor.name, nodes[-1].name if nodes else ""))
-                continue
-            if target == _BEGIN:
-                scopes.append(str(fx.args[0] if fx.args else fx.kwargs.get("scope_name")))
-            elif target == _END and scopes:
-                label = str(fx.args[0] if fx.args else fx.kwargs.get("scope_name"))
-                scopes.remove(label if label in scopes else scopes[-1])
-            source, aliases = "", ()
-            if fx.op == "placeholder":
-                source, aliases = arguments[placeholders] if placeholders < len(arguments) else ("", ())
-                placeholders += 1
-            nodes.append(_node(fx, target, scopes, source, aliases))
-        return Graph("fx", tuple(nodes), tuple(marks))
+        return read_fx(graph.nodes, arguments)
 
     def _on_graph(self, result: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
         self.graphs.append(graph.fx_graph.graph)
 
 
-def _node(fx: Any, target: str, scopes: Sequence[str], source: str, aliases: tuple[str, ...]) -> Node:
-    inputs = [node.name for node in fx.all_input_nodes]
-    attrs: dict[str, Any] = {"scope": scopes[-1]} if scopes and fx.op == "call_function" else {}
-    controls: list[str] = []
+def read_fx(fx_nodes: Sequence[Any], arguments: Sequence[tuple[str, tuple[str, ...]]]) -> Graph:
+    """See `FxReader.read`. SuperKernel scopes and stream switches become attributes of the nodes inside."""
+    nodes: list[Node] = []
+    marks: list[Mark] = []
+    super_kernels: list[str] = []
+    scopes: list[dict[str, str]] = []
+    placeholders = iter(arguments)
+    for fx in fx_nodes:
+        target = _name(fx)
+        if target == _MARK:
+            tensor, module, port = fx.args
+            marks.append(Mark(module, port, tensor.name, nodes[-1].name if nodes else ""))
+        elif target == _BEGIN:
+            super_kernels.append(_label(fx))
+        elif target == _END:
+            # Scopes may overlap: the end names the one that it ends.
+            if (label := _label(fx)) in super_kernels:
+                super_kernels.remove(label)
+        elif target == _ENTER:
+            keys, values = fx.args[:2]
+            scopes.append({ours: values[keys.index(key)] for key, ours in _SCOPE_KEYS.items() if key in keys})
+        elif target == _EXIT:
+            if scopes:
+                scopes.pop()
+        else:
+            source, aliases = next(placeholders, ("", ())) if fx.op == "placeholder" else ("", ())
+            attrs = {key: value for scope in scopes for key, value in scope.items()} if fx.op != "placeholder" else {}
+            if super_kernels and fx.op == "call_function":
+                attrs["scope"] = super_kernels[-1]
+            nodes.append(_node(fx, target, attrs, source, aliases))
+    return Graph("fx", tuple(nodes), tuple(marks))
+
+
+def _node(fx: Any, target: str, around: Mapping[str, Any], source: str, aliases: tuple[str, ...]) -> Node:
+    attrs = dict(around)
+    inputs, controls = [node.name for node in fx.all_input_nodes], []
     if target == _PREFETCH:
-        named = dict(zip(("input", "dependency", "max_size", "offset"), _DEFAULTS, strict=True))
-        named |= dict(zip(named, fx.args, strict=False)) | dict(fx.kwargs)
-        inputs = [named["input"].name]
-        controls = [named["dependency"].name] if named["dependency"] is not None else []
-        attrs |= {"max_size": named["max_size"], "offset": named["offset"]}
+        given: dict[str, Any] = {"dependency": None, "offset": 0}
+        given |= dict(zip(("input", "dependency", "max_size", "offset"), fx.args, strict=False)) | dict(fx.kwargs)
+        inputs = [given["input"].name]
+        controls = [given["dependency"].name] if given["dependency"] is not None else []
+        attrs |= {"max_size": given["max_size"], "offset": given["offset"]}
+    elif target in _EVENTS:
+        what, names_stream = _EVENTS[target]
+        attrs[what] = fx.args[0]
+        if names_stream:
+            attrs["stream"] = fx.args[1]
+    if attrs.get("stream") in _MAIN:
+        del attrs["stream"]
     return Node(fx.name, target, tuple(inputs), tuple(controls), attrs, source, aliases)
+
+
+def _label(fx: Any) -> str:
+    return str(fx.args[0] if fx.args else fx.kwargs.get("scope_name"))
 
 
 def _name(fx: Any) -> str:

@@ -60,7 +60,8 @@ class GeReader:
         self._marks.append(Mark(module, port, x.node.name, operators[-1].name if len(operators) else ""))
 
     def _node(self, operator: Any, arguments: Sequence[tuple[str, tuple[str, ...]]]) -> Node:
-        inputs, controls = [], []
+        inputs: list[str] = []
+        controls: list[str] = []
         for text in operator.input:
             name, _, index = text.rpartition(":")
             if name:

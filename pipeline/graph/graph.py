@@ -35,7 +35,8 @@ class Node:
         op: GE operator type (`MatMul`, `Cmo`), or FX target (`npu.npu_prefetch.default`).
         inputs: names of the producers of its data inputs, in order.
         controls: names of the nodes that must end first, without a data flow.
-        attrs: `max_size`, `offset` of a prefetch; `scope`, `options` (SuperKernel), `stream`, `aic`, `aiv` of any.
+        attrs: `max_size`, `offset` of a prefetch; `scope`, `options` (SuperKernel), `stream` (absent on the main
+            stream), `aic`, `aiv` of any; in an FX graph `record` and `wait`: the event that this node is about.
         argument: where an input comes from, e.g. the parameter's FQN; "" for other nodes.
         aliases: all FQNs of the parameter that this input is (tied weights have several); () if it is none.
     """
@@ -129,9 +130,34 @@ class Graph:
                     todo.append(node.name)
 
     @cached_property
+    def _before(self) -> dict[str, list[str]]:
+        """Of every node, what it waits for directly.
+
+        In GE that is data and control edges. In npugraph_ex a stream runs its nodes in order, and only events order
+        nodes of different streams: a data flow between streams does not.
+        """
+        if self.kind == "ge":
+            return {node.name: [*node.inputs, *node.controls] for node in self.nodes}
+        found: dict[str, list[str]] = {}
+        newest: dict[str, str] = {}  # of every stream
+        recorded: dict[str, str] = {}
+        for node in self.nodes:
+            found[node.name] = []
+            if node.op in INPUTS:
+                continue
+            stream = str(node.attrs.get("stream", ""))
+            found[node.name] += [newest[stream]] if stream in newest else []
+            newest[stream] = node.name
+            if (event := node.attrs.get("record")) is not None:
+                recorded[event] = node.name
+            elif (event := node.attrs.get("wait")) in recorded:
+                found[node.name].append(recorded[event])
+        return found
+
+    @cached_property
     def _ancestors(self) -> dict[str, int]:
         """Of every node, the nodes that must have ended before it starts, as the bits of an integer."""
-        before = {node.name: (*node.inputs, *node.controls) for node in self.nodes}
+        before = self._before
         masks: dict[str, int] = {}
         for name in graphlib.TopologicalSorter(before).static_order():
             mask = 0

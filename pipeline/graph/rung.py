@@ -89,7 +89,7 @@ class GraphCheck:
 def check_graph(
     prepared: "Prepared",
     source: str | Path | None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
+    limits: Limits = Limits(),
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> GraphCheck:
@@ -210,7 +210,10 @@ def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:
         f"the full-size decode step lowered to a {graph} ({by}): {counts}, each with its weight, size, offset and "
         f"dependency, in the plan's order and before its target; {ASSUMED}"
     )
-    zh = f"完整规模 decode 单步已降为 {graph}({by}):{result.planned} 个预取对应 {result.found} 个 {node} 节点;{ASSUMED_ZH}"
+    zh = (
+        f"完整规模 decode 单步已降为 {graph}({by}):{result.planned} 个计划预取对应 {result.found} 个 {node} 节点,"
+        f"权重、大小、偏移、依赖与顺序均一致;{ASSUMED_ZH}"
+    )
     return Rung("passed", detail, zh)
 
 

@@ -48,7 +48,9 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     begin = time.perf_counter()
     directory = Path(request["directory"])
-    cann = front_end.start(request["front_end"], request["package"], directory, front_end.TARGETS[request["target"]])
+    target = front_end.TARGETS[request["target"]]
+    exe_mode = request["plan"]["exe_mode"]
+    cann = front_end.start(request["front_end"], request["package"], directory, target, exe_mode)
     imported = time.perf_counter()
 
     from models import ops
@@ -61,13 +63,13 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     _stage = "model"
     plan = Plan.from_json(request["plan"])
     spec = ModelSpec.from_mapping(request["model"])
-    loaded = load(spec, Deployment.from_mapping(request["deployment"]), plan.exe_mode, "full")
+    loaded = load(spec, Deployment.from_mapping(request["deployment"]), exe_mode, "full")
     _stage = "source"
     model = _transformed(loaded, plan, request.get("source"), directory)
     mark_modules(model, _ports(plan))
     _stage = "lowering"
     with ops.use_npu_operators():
-        graph = lower(plan.exe_mode, model, loaded.decode_once)
+        graph = lower(exe_mode, model, loaded.decode_once)
     seconds = {"import": imported - begin, "lower": time.perf_counter() - imported}
     return {"graph": graph.to_json(), "cann": cann, "seconds": seconds}
 
