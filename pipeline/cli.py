@@ -106,7 +106,7 @@ def _propose(arguments: Arguments) -> Outcome:
     from pipeline.propose import run_propose
     from pipeline.sweep import check_grid
 
-    checked = check_grid(arguments.tokens, False, _folders(arguments))
+    checked = check_grid(arguments.tokens, False, _folders(arguments), rewrites=True)
     markdown, data = run_propose(checked.prepared[0])
     return Outcome(0, data, markdown, checked.warnings)
 

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from models.problems import Problem
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("models", "transforms", "pipeline")
 # Libraries whose version can change a plan, a diff or a modelled figure.
@@ -93,6 +95,16 @@ def file_hash(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:
         return ""
+
+
+def interpreter_problems() -> list[Problem]:
+    """What keeps this interpreter from rewriting source: it needs the column of every call."""
+    code = compile("f(x)", "<check>", "eval")
+    if all(column is not None for _, _, column, _ in code.co_positions()):
+        return []
+    message = "this Python runs without column positions, so the calls in a model's source can't be found"
+    fix = "Run it without -X no_debug_ranges and without PYTHONNODEBUGRANGES, or use transform=wrap."
+    return [Problem("error", "no-call-positions", message, fix)]
 
 
 def locate(recorded: str) -> Path:

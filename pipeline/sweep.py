@@ -10,7 +10,7 @@ from typing import Any, Literal
 from models.problems import Problem, RefusedError, raise_errors
 from pipeline import outputs, task
 from pipeline.compose import CONF, GridPoint, compose_grid, hydra
-from pipeline.environment import command_line, trial_key
+from pipeline.environment import command_line, interpreter_problems, trial_key
 from pipeline.launch import launch
 from pipeline.ledger import Ledger
 from pipeline.overrides import read_overrides
@@ -71,8 +71,16 @@ class RunResult:
         }
 
 
-def check_grid(tokens: Sequence[str], multirun: bool, folders: Sequence[Path] = (CONF,)) -> Checked:
+def check_grid(
+    tokens: Sequence[str], multirun: bool, folders: Sequence[Path] = (CONF,), rewrites: bool = False
+) -> Checked:
     """Compose, build and prepare every grid point; nothing is written.
+
+    Args:
+        tokens: overrides as typed.
+        multirun: `-m` was given.
+        folders: config folders.
+        rewrites: what follows needs the model's source rewritten, so the interpreter must be fit for that.
 
     Raises:
         RefusedError: with the problems of the command line, or else of all points.
@@ -83,6 +91,8 @@ def check_grid(tokens: Sequence[str], multirun: bool, folders: Sequence[Path] = 
     unique = {trial_key(point.config): point for point in reversed(points)}
     keys = list(dict.fromkeys(trial_key(point.config) for point in points))
     found: dict[Problem, None] = {}
+    if rewrites and any(point.config["transform"] == "source" for point in points):
+        found.update(dict.fromkeys(interpreter_problems()))
     prepared: list[Any] = []
     watch = Stopwatch()
     say(heading(points))
@@ -118,7 +128,7 @@ def run(tokens: Sequence[str], multirun: bool, words: Sequence[str], folders: Se
             raise RefusedError([Problem("error", "no-sweep-directory", message, fix, "sweep.resume")])
         with ledger.owned():  # refuse before the grid is loaded
             tokens, multirun = [*ledger.tokens(), *tokens], True
-    checked = check_grid(tokens, multirun, folders)
+    checked = check_grid(tokens, multirun, folders, rewrites=True)
     root = Path(str(checked.points[0].config["output"]))
     outputs.check_writable(resume or root, len(checked.points))
     task.PREPARED.clear()

@@ -133,45 +133,54 @@ def outcome(trial: Trial) -> Text:
     return Text(text, style=OUTCOMES.get(word, ""))
 
 
-def alone_table(trials: Sequence[Trial]) -> Table | None:
-    """Each target by itself, the spec's first step: a row per target, a gain per trial. None without such figures."""
-    good = [trial for trial in trials if any(t.get("gain_alone") for t in trial.get("targets") or ())]
-    if not good:
-        return None
-    found = [t.get("gain_alone") or {} for trial in good for t in trial["targets"]]
-    band = " [band]" if any(f.get("low") is not None for f in found) else ", nominal"
-    title = Text(f"Each target alone: gain of the decode step in %{band} (modelled)")
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for heading in ("target", "weight -> after"):
-        table.add_column(heading)
-    for heading in ("kernels", "kernel, us", "memory-\nbound, %", "window, us"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for trial in good:
-        table.add_column(Text(str(trial.get("label") or "gain").replace(" ", "\n")), justify="right", no_wrap=True)
-    targets = {t["name"]: t for trial in reversed(good) for t in trial["targets"]}
-    order = list(dict.fromkeys(t["name"] for trial in good for t in trial["targets"]))
-    for name in order:
-        one = targets[name]
-        cells = [_target(trial, name) for trial in good]
-        row = (
-            name,
-            f"{one.get('weight', '')}\nafter {one.get('dependency', '')}",
-            str(one.get("count", "")),
-            number(one.get("baseline")),
-            number(one.get("memory_bound"), 0),
-            number(one.get("window")),
-            *(number(cell.get("gain_alone"), 2, True, True) for cell in cells),
-        )
-        table.add_row(*map(_cell, row))
-    return table
+class AloneTable:
+    """Each target by itself, the spec's first step: a row per target, a gain per trial.
+
+    On a narrow terminal only the target's name and the gains.
+    """
+
+    WIDE = 130
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.trials = trials
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        found = [t.get("gain_alone") or {} for trial in self.trials for t in trial["targets"]]
+        band = " [band]" if any(f.get("low") is not None for f in found) else ", nominal"
+        title = Text(f"Each target alone: gain of the decode step in %{band} (modelled)")
+        table = Table(title=title, title_justify="left", header_style="bold")
+        wide = options.max_width >= self.WIDE
+        table.add_column("target", no_wrap=True)
+        if wide:
+            table.add_column("weight -> after", overflow="fold")
+            for heading in ("kernels", "kernel, us", "memory-\nbound, %", "window, us"):
+                table.add_column(heading, justify="right", no_wrap=True)
+        for trial in self.trials:
+            table.add_column(Text(str(trial.get("label") or "gain").replace(" ", "\n")), justify="right")
+        targets = {t["name"]: t for trial in reversed(self.trials) for t in trial["targets"]}
+        for name in dict.fromkeys(t["name"] for trial in self.trials for t in trial["targets"]):
+            gains = [number(_target(trial, name).get("gain_alone"), 2, True, True) for trial in self.trials]
+            row = [name, *(_about(targets[name]) if wide else ()), *gains]
+            table.add_row(*map(_cell, row))
+        yield table
+
+
+def _about(target: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{target.get('weight', '')}\nafter {target.get('dependency', '')}",
+        str(target.get("count", "")),
+        number(target.get("baseline")),
+        number(target.get("memory_bound"), 0),
+        number(target.get("window")),
+    ]
 
 
 def result_view(trials: Sequence[Trial], heading: str, report: str) -> RenderableType:
     """Everything that `run` prints in text: the trials, each target alone, what failed, where the report is."""
     blocks: list[RenderableType] = [TrialsTable(trials, heading)]
-    alone = alone_table(trials)
-    if alone is not None:
-        blocks += [Text(""), alone]
+    with_gains = [trial for trial in trials if any(t.get("gain_alone") for t in trial.get("targets") or ())]
+    if with_gains:
+        blocks += [Text(""), AloneTable(with_gains)]
     failed = [trial for trial in trials if trial.get("status") != "ok"]
     for trial in failed:
         verdict = trial.get("verdict") or {}

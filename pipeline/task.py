@@ -51,7 +51,7 @@ def run_job(cfg: DictConfig) -> dict[str, Any]:
     typed = noted.get("overrides") or TYPED.get(key) or [str(o) for o in context.overrides.task]
     choices = {str(k): str(v) for k, v in context.runtime.choices.items() if v is not None}
     folders = [Path(s.path) for s in context.runtime.config_sources if s.schema == "file" and s.path]
-    label = noted.get("label") or key
+    label = noted.get("label") or (key if sweep else "trial")
     return run_trial_in(config, directory, choices, typed, folders or [CONF], sweep, label)
 
 

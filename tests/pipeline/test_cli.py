@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from models.problems import Problem
 from tests.pipeline.cli_fixtures import RECIPE, App, Result
 
 COEFFICIENT = "recipe.prefetch.coefficient"
@@ -154,6 +155,17 @@ def test_yaml_that_does_not_parse_is_refused_with_file_and_line(app: App):
     (app.conf / "recipe/toy/broken.yaml").write_text("name: x\nprefetch: [\n")
     result = app("validate", "recipe=toy/broken", "format=json")
     assert codes(result) == ["not-yaml"] and result.json["problems"][0]["file"].endswith("broken.yaml")
+
+
+def test_an_interpreter_without_call_positions_is_refused_where_source_is_rewritten(
+    app: App, monkeypatch: pytest.MonkeyPatch
+):
+    code = "from pipeline.environment import interpreter_problems as p; print([x.code for x in p()])"
+    words = [sys.executable, "-X", "no_debug_ranges", "-c", code]
+    assert subprocess.run(words, capture_output=True, text=True).stdout.strip() == "['no-call-positions']"
+    monkeypatch.setattr("pipeline.sweep.interpreter_problems", lambda: [Problem("error", "no-call-positions", "x")])
+    assert codes(app(RECIPE, "format=json")) == ["no-call-positions"]
+    assert app("validate", RECIPE).code == 0 and app(RECIPE, "transform=wrap").code == 0
 
 
 def test_help_and_the_config_groups_need_no_torch():
