@@ -19,6 +19,7 @@ from pipeline.progress import say
 
 # Modelled figures are equal to the last bit, unless a library that computes them has another version.
 _TOLERANCE_OTHER_VERSIONS = 1e-9
+_SHOWN = 20  # differences in text
 
 
 def reproduce(directory: Path, folders: Sequence[Path] = (CONF,)) -> dict[str, Any]:
@@ -69,9 +70,11 @@ def reproduction_view(data: Mapping[str, Any]) -> str:
         for trial in data["trials"]:
             lines += ["", reproduction_view(trial)]
         return "\n".join(lines)
-    for d in data["differences"]:
+    for d in data["differences"][:_SHOWN]:
         values = f": {_short(d['before'])} -> {_short(d['after'])}" if d["before"] or d["after"] else ""
         lines.append(f"  {d['what']}: {d['where']}{values}")
+    if len(data["differences"]) > _SHOWN:
+        lines.append(f"  and {len(data['differences']) - _SHOWN} more (format=json lists all)")
     if data["same"]:
         lines.append("  plan, diff and modelled metrics are equal")
     if data["environment_differences"]:

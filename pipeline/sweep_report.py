@@ -169,10 +169,11 @@ def _alone_plot(trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
             values = [row["value"] for row in found]
             low = [row["value"] - _or(row.get("low"), row["value"]) for row in found]
             high = [_or(row.get("high"), row["value"]) - row["value"] for row in found]
-            axes.barh(at, values, height * 0.9, xerr=[low, high], capsize=2, label=trial.get("label") or None)
+            bands = [low, high] if any(low) or any(high) else None
+            axes.barh(at, values, height * 0.9, xerr=bands, capsize=2, label=trial.get("label") or None)
         axes.axvline(0, color="0.5", linewidth=0.8)
         axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
+        axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlabel("gain of the decode step, %")
         axes.set_title("Each target alone (modelled)", fontsize=10)
         if any(t.get("label") for t in trials):
