@@ -92,7 +92,7 @@ class FileRewrite:
 
     def _plumb(self, statement: Statement) -> None:
         if statement.spot.guard.kind == "caller":
-            for owner in statement.owners:
+            for owner in sorted(statement.owners):
                 self._pass_switch(owner, statement.spot.guard.test)
         else:
             self._switch(statement.spot.function, statement.owners)
