@@ -5,10 +5,23 @@ A function marked with `kernel` is one launch. On NPU tensors, or inside `use_np
 N attention heads of this die, E local experts, R rows that the experts see.
 """
 
-from models.ops.attention import apply_rotary_pos_emb, fused_infer_attention_score, mla_prolog, write_cache
+from models.ops.attention import (
+    apply_rotary_pos_emb,
+    fused_infer_attention_score,
+    mla_prolog,
+    mla_prolog_quant,
+    write_cache,
+)
 from models.ops.backend import limit_cores, stream, use_npu_operators
 from models.ops.communication import all_gather, all_reduce, all_to_all, recv, reduce_scatter, send
-from models.ops.experts import grouped_matmul, moe_combine, moe_dispatch, moe_gating_top_k
+from models.ops.experts import (
+    grouped_matmul,
+    moe_combine,
+    moe_dispatch,
+    moe_gating_grouped_top_k,
+    moe_gating_top_k,
+    moe_gating_top_k_softmax,
+)
 from models.ops.matmuls import (
     activate,
     dequant_swiglu_quant,
@@ -40,9 +53,12 @@ __all__ = [
     "limit_cores",
     "matmul",
     "mla_prolog",
+    "mla_prolog_quant",
     "moe_combine",
     "moe_dispatch",
+    "moe_gating_grouped_top_k",
     "moe_gating_top_k",
+    "moe_gating_top_k_softmax",
     "quant_matmul",
     "quantise",
     "recv",

@@ -55,6 +55,57 @@ def mla_prolog(
     )
 
 
+@kernel("MLAProlog", "mix", costs.mla_prolog_quant)
+def mla_prolog_quant(
+    x: Tensor,
+    scale: Tensor,
+    q_a_weight: Tensor,
+    q_b_weight: Tensor,
+    kv_a_weight: Tensor,
+    q_a_scale: Tensor,
+    q_b_scale: Tensor,
+    kv_a_scale: Tensor,
+    w_k: Tensor,
+    q_a_gamma: Tensor,
+    kv_a_gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slot_mapping: Tensor,
+    nope_cache: Tensor,
+    rope_cache: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """`mla_prolog` with the three projections in int8; norms, `w_k` and caches are not quantised.
+
+    Args:
+        x, scale: int8 hidden states [T, H] and their scales [T].
+        q_a_weight, q_b_weight, kv_a_weight: int8 [in, out].
+        q_a_scale, q_b_scale, kv_a_scale: float32 [out], one per output channel.
+
+    Returns:
+        Queries [T, N, latent] and [T, N, rope] in the type of `w_k`.
+    """
+    return backend(x).mla_prolog_quant(
+        x,
+        scale,
+        q_a_weight,
+        q_b_weight,
+        kv_a_weight,
+        q_a_scale,
+        q_b_scale,
+        kv_a_scale,
+        w_k,
+        q_a_gamma,
+        kv_a_gamma,
+        cos,
+        sin,
+        slot_mapping,
+        nope_cache,
+        rope_cache,
+        epsilon,
+    )
+
+
 @kernel("ApplyRotaryPosEmb", "vector")
 def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotates query and key [T, heads, D] by cos, sin [T, D]."""

@@ -69,6 +69,38 @@ def mla_prolog(
     )
 
 
+def mla_prolog_quant(
+    x: Tensor,
+    scale: Tensor,
+    q_a_weight: Tensor,
+    q_b_weight: Tensor,
+    kv_a_weight: Tensor,
+    q_a_scale: Tensor,
+    q_b_scale: Tensor,
+    kv_a_scale: Tensor,
+    w_k: Tensor,
+    q_a_gamma: Tensor,
+    kv_a_gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slot_mapping: Tensor,
+    nope_cache: Tensor,
+    rope_cache: Tensor,
+    epsilon: float,
+) -> Cost:
+    """Like `mla_prolog`; bf16 operations of `w_k` count as int8 ones of twice the number, since they run at half the
+    peak."""
+    tokens, heads = x.shape[0], w_k.shape[0]
+    projections = q_a_weight.numel() + q_b_weight.numel() + kv_a_weight.numel()
+    cached = nope_cache.shape[-1] + rope_cache.shape[-1]
+    written = tokens * cached * (heads * w_k.element_size() + nope_cache.element_size())
+    return Cost(
+        flops=2.0 * tokens * (projections + 2 * w_k.numel()),
+        flops_dtype=flops_dtype(q_a_weight),
+        other_bytes=tensor_bytes(x, scale, cos, sin) + written,
+    )
+
+
 def fused_infer_attention_score(
     query: Tensor,
     key_cache: Tensor,

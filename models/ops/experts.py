@@ -17,6 +17,25 @@ def moe_gating_top_k(logits: Tensor, bias: Tensor, top_k: int, routed_scaling_fa
     return backend(logits).moe_gating_top_k(logits, bias, top_k, routed_scaling_factor)
 
 
+@kernel("MoeGatingTopK", "vector")
+def moe_gating_grouped_top_k(
+    logits: Tensor, bias: Tensor, top_k: int, groups: int, top_groups: int, routed_scaling_factor: float
+) -> tuple[Tensor, Tensor]:
+    """Sigmoid scores; `top_k` experts of the best groups: int32 expert ids [T, k] and weights [T, k].
+
+    Experts form `groups` of equal size. A group counts as the sum of its two largest score + bias, and experts are
+    picked by score + bias from the `top_groups` best groups. Weights are the scores of the picked experts, divided
+    by their sum and scaled.
+    """
+    return backend(logits).moe_gating_grouped_top_k(logits, bias, top_k, groups, top_groups, routed_scaling_factor)
+
+
+@kernel("MoeGatingTopKSoftmax", "vector")
+def moe_gating_top_k_softmax(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Softmax, then the `top_k` largest: int32 expert ids [T, k] and their probabilities [T, k]."""
+    return backend(logits).moe_gating_top_k_softmax(logits, top_k)
+
+
 @kernel("MoeInitRouting", "vector", costs.dispatch)
 def moe_init_routing(
     x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool

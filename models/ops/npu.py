@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from models.ops import collectives
+from models.ops.npu_moe_models import mla_prolog_quant as mla_prolog_quant
+from models.ops.npu_moe_models import moe_gating_grouped_top_k as moe_gating_grouped_top_k
+from models.ops.npu_moe_models import moe_gating_top_k_softmax as moe_gating_top_k_softmax
 from models.ops.routing import Routing
 
 _MASK_SIZE = 2048  # the compressed causal mask of sparse mode 3
@@ -209,16 +212,12 @@ def finalize_routing(
     expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
 ) -> Tensor:
     is_zero = expert_ids >= routing.experts
+    real_weights = torch.where(is_zero, 0, expert_weights) if routing.zero_experts else expert_weights
     total = torch.ops.npu.npu_moe_finalize_routing(
-        expert_out,
-        None,
-        None,
-        None,
-        torch.where(is_zero, 0, expert_weights).to(expert_out.dtype),
-        order,
-        None,
-        drop_pad_mode=2,
+        expert_out, None, None, None, real_weights.to(expert_out.dtype), order, None, drop_pad_mode=2
     )
+    if not routing.zero_experts:
+        return total
     identity = torch.where(is_zero, expert_weights, 0).sum(-1, keepdim=True)
     return total + identity.to(x.dtype) * x
 
@@ -254,7 +253,7 @@ def combine(
         collectives.rank("moe_ep"),
         routing.experts,
         tp_send_counts=tp_counts,
-        ori_x=x,
+        ori_x=x if routing.zero_experts else None,
         copy_expert_num=routing.zero_experts,
     )
 

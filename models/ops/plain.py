@@ -91,12 +91,54 @@ def mla_prolog(
     rope_cache: Tensor,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    heads, nope_dim, latent_dim = w_k.shape
     query = rms_norm(hidden_states @ q_a_weight, q_a_gamma, epsilon) @ q_b_weight
-    query = query.view(hidden_states.shape[0], heads, -1)
+    latent = hidden_states @ kv_a_weight
+    return _absorb(query, latent, w_k, kv_a_gamma, cos, sin, slot_mapping, nope_cache, rope_cache, epsilon)
+
+
+def mla_prolog_quant(
+    x: Tensor,
+    scale: Tensor,
+    q_a_weight: Tensor,
+    q_b_weight: Tensor,
+    kv_a_weight: Tensor,
+    q_a_scale: Tensor,
+    q_b_scale: Tensor,
+    kv_a_scale: Tensor,
+    w_k: Tensor,
+    q_a_gamma: Tensor,
+    kv_a_gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slot_mapping: Tensor,
+    nope_cache: Tensor,
+    rope_cache: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    query = quant_matmul(x, q_a_weight.t(), q_a_scale, scale, w_k.dtype)
+    query, query_scale = dynamic_quant(rms_norm(query, q_a_gamma, epsilon))
+    query = quant_matmul(query, q_b_weight.t(), q_b_scale, query_scale, w_k.dtype)
+    latent = quant_matmul(x, kv_a_weight.t(), kv_a_scale, scale, w_k.dtype)
+    return _absorb(query, latent, w_k, kv_a_gamma, cos, sin, slot_mapping, nope_cache, rope_cache, epsilon)
+
+
+def _absorb(
+    query: Tensor,
+    latent: Tensor,
+    w_k: Tensor,
+    kv_a_gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slot_mapping: Tensor,
+    nope_cache: Tensor,
+    rope_cache: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """What follows the projections: the latent goes into the caches, the key half of kv_b into the query."""
+    heads, nope_dim, latent_dim = w_k.shape
+    query = query.view(query.shape[0], heads, -1)
     q_nope, q_rope = query.split([nope_dim, query.shape[-1] - nope_dim], -1)
     q_nope = torch.matmul(q_nope.transpose(0, 1), w_k).transpose(0, 1)
-    latent = hidden_states @ kv_a_weight
     k_nope, k_rope = latent.split([latent_dim, latent.shape[-1] - latent_dim], -1)
     k_nope = rms_norm(k_nope, kv_a_gamma, epsilon)
     _store(nope_cache, slot_mapping, k_nope)
@@ -145,6 +187,25 @@ def moe_gating_top_k(logits: Tensor, bias: Tensor, top_k: int, routed_scaling_fa
     scores = logits.softmax(-1)
     expert_ids = torch.topk(scores + bias, top_k, -1).indices
     return expert_ids.to(torch.int32), scores.gather(-1, expert_ids) * routed_scaling_factor
+
+
+def moe_gating_grouped_top_k(
+    logits: Tensor, bias: Tensor, top_k: int, groups: int, top_groups: int, routed_scaling_factor: float
+) -> tuple[Tensor, Tensor]:
+    scores = logits.sigmoid()
+    choice = (scores + bias).unflatten(-1, (groups, -1))
+    best = choice.topk(2, -1).values.sum(-1).topk(top_groups, -1).indices
+    outside = torch.ones_like(choice[..., 0], dtype=torch.bool).scatter(-1, best, False)
+    choice = choice.masked_fill(outside.unsqueeze(-1), float("-inf")).flatten(1)
+    expert_ids = choice.topk(top_k, -1).indices
+    weights = scores.gather(-1, expert_ids)
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return expert_ids.to(torch.int32), weights * routed_scaling_factor
+
+
+def moe_gating_top_k_softmax(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    weights, expert_ids = logits.softmax(-1).topk(top_k, -1)
+    return expert_ids.to(torch.int32), weights
 
 
 def dispatch(
