@@ -52,7 +52,8 @@ def test_an_import_the_wrong_way_would_be_seen(tmp_path: Path, monkeypatch: pyte
 def test_modules_are_short(path: Path):
     if path.relative_to(ROOT).as_posix() in LONG:
         return
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= 350
 
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
