@@ -1,5 +1,6 @@
 """Compares a lowered graph with the plan, node by node. Pure functions on plain data."""
 
+import bisect
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -160,13 +161,41 @@ def _check_target(graph: Graph, weights: Mapping[str, list[Node]], entry: Prefet
 
 
 def _check_order(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list[Finding]:
-    """The nodes follow each other as in the plan, which is how they are executed: one copy after the other."""
+    """The nodes follow each other as in the plan, which is how they are executed: one copy after the other.
+
+    As few as possible are blamed: those outside of the longest part that is in order.
+    """
+    places = [graph.position[node.name] for _, node in pairs]
+    kept = _longest_rise(places)
     findings = []
-    for (entry, node), (later, next_node) in itertools.pairwise(pairs):
-        if graph.position[node.name] > graph.position[next_node.name]:
-            message = f"{next_node.name} comes before {node.name} ({describe(entry)}), planned after it"
-            findings.append(Finding("order", describe(later), message))
+    for i, (entry, node) in enumerate(pairs):
+        if i in kept:
+            continue
+        before = max((k for k in kept if k < i), default=None)
+        after = min((k for k in kept if k > i), default=None)
+        if before is not None and places[before] > places[i]:
+            said = f"{node.name} comes before {pairs[before][1].name} ({describe(pairs[before][0])}), planned after it"
+        else:
+            assert after is not None  # else it would have prolonged the rise
+            said = f"{node.name} comes after {pairs[after][1].name} ({describe(pairs[after][0])}), planned before it"
+        findings.append(Finding("order", describe(entry), said))
     return findings
+
+
+def _longest_rise(values: Sequence[int]) -> set[int]:
+    """Indices of a longest rising subsequence."""
+    ends: list[int] = []  # ends[k]: index of the smallest value that ends a rise of k + 1 values
+    previous: list[int | None] = []
+    for i, value in enumerate(values):
+        k = bisect.bisect_left([values[e] for e in ends], value)
+        previous.append(ends[k - 1] if k else None)
+        ends[k : k + 1] = [i]
+    kept: set[int] = set()
+    last = ends[-1] if ends else None
+    while last is not None:
+        kept.add(last)
+        last = previous[last]
+    return kept
 
 
 def _check_chain(graph: Graph) -> list[Finding]:

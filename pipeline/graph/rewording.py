@@ -9,8 +9,8 @@ from transforms.plan import Plan
 
 # Patterns of the front end's messages -> key below the target or scope, what it means. Several may match: first wins.
 _SAID = (
-    (r"max_size should be greater than zero, but got (\S+?)\.?(?:\s|$)", "max_size", "a prefetch of {0} bytes"),
-    (r"offset should be nonnegative, but got (\S+?)\.?(?:\s|$)", "offset", "a prefetch from byte {0}"),
+    (r"max_size should be greater than zero, but got (-?\d+)", "max_size", "a prefetch of {0} bytes"),
+    (r"offset should be nonnegative, but got (-?\d+)", "offset", "a prefetch from byte {0}"),
     (
         r"not implement when dependency is None",
         "dependency",
@@ -51,13 +51,15 @@ def reword(error: Mapping[str, Any], plan: Plan, source: str | None) -> Reworded
     """
     message = f"{error.get('message', '')}"
     lines = list(_own_lines(message + "\n" + str(error.get("trace", "")), source))
-    key, meaning = "", ""
+    key, meaning, original = "", "", ""
     for pattern, about, text in _SAID:
         if match := re.search(pattern, message):
             key, meaning = about, text.format(*match.groups())
+            original = message[message.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
             break
     keys = tuple(_keys(key, plan, lines))
-    original = (_CAUSE.findall(message) or message.strip().splitlines() or ["no message"])[0].strip()
+    if not original:
+        original = (_CAUSE.findall(message) or message.strip().splitlines() or ["no message"])[0].strip()
     if not original.startswith(str(error.get("type"))):
         original = f"{error.get('type')}: {original}"
     where = f" at line {lines[-1][0]} of the rewritten source (`{lines[-1][1]}`)" if lines else ""

@@ -173,7 +173,7 @@ def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended,
         return replace(result, rung=_could_not(_why(ended, answer)))
     if "error" in response:
         error = response["error"]
-        if response["stage"] in ("source", "lowering") and error["type"] not in ("MemoryError", "ImportError"):
+        if _is_refusal(response["stage"], error["type"]):
             return replace(result, rung=_failed(reword(error, plan, source).text))
         said = f"{error['type']}: {' '.join(str(error['message']).split())[:400]}"
         return replace(result, rung=_could_not(f"the worker could not {_DOING[response['stage']]}: {said}"))
@@ -200,6 +200,13 @@ _DOING = {
     "source": "load the rewritten source",
     "lowering": "lower the decode step",
 }
+
+
+def _is_refusal(stage: str, error_type: str) -> bool:
+    """Whether an error says that the model or the plan is wrong; others say that the machine could not check it."""
+    if error_type == "MemoryError":
+        return False
+    return stage == "source" or (stage == "lowering" and error_type not in ("ImportError", "ModuleNotFoundError"))
 
 
 def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:

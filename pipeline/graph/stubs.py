@@ -19,7 +19,7 @@ CANN_LIBRARY = "libascendcl.so"
 _RUNTIME_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
 _RUNTIME = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|util|gomp)[-.])")
 # Mangled names in the namespaces at, c10, torch, caffe2 (functions, vtables, type infos), and the C API of Python.
-_NOT_OURS = re.compile(r"_Z(N|NK|TV|TI|TS|St)?K?(2at|3c10|5torch|6caffe2)|_?Py")
+_NOT_OURS = re.compile(r"_Z(T[VIST])?N?K?(2at|3c10|5torch|6caffe2)|_?Py")
 
 _loaded: list[ctypes.CDLL] = []  # a handle that is collected does not unload the library, but say so
 
