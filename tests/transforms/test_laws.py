@@ -69,7 +69,7 @@ def expressions(draw: st.DrawFn, unused: list[str], depth: int = 0) -> str:
     if kind == "relu":
         return f"torch.relu({draw(inner)})"
     if kind == "view":
-        return f"{draw(inner)}.view(x.shape)" if unused else "x.view(x.shape)"
+        return f"({draw(inner)}).view(x.shape)"
     if kind == "two":
         return f"torch.add({draw(inner)}, other={draw(inner)})"
     return kind
