@@ -72,7 +72,7 @@ class Effects:
         kernels: every kernel that reads a planned weight.
         target_baseline, target_optimized: their summed time, us.
         window_baseline, window_optimized: summed time of all kernels in any window, targets left out, us.
-        in_flight: most bytes that copies had brought and no target had read yet, at any moment.
+        in_flight: most bytes of copies under way or not read yet, at any moment.
         slower: kernels that got slower by more than `TAIL_PERCENT` and `TAIL_US`, worst first, at most 5.
         streams: per stream what became of it.
     """
@@ -217,8 +217,8 @@ def hbm_rate(kernel: Kernel, parameters: "Parameters") -> float:
 
 
 def _in_flight(step: "StepResult", readers: Sequence[int]) -> float:
-    """A copy counts from its last byte until its first reader ends."""
-    changes = [(c.end, c.moved) for c in step.copies]
+    """A copy counts whole from its first byte until its first reader, or a copy later than that, ends."""
+    changes = [(c.start, c.moved) for c in step.copies]
     changes += [(max(c.end, step.ends[k]), -c.moved) for c, k in zip(step.copies, readers, strict=True)]
     most = now = 0.0
     for _, change in sorted(changes):  # at one moment reads come before arrivals
