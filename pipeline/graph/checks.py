@@ -1,33 +1,12 @@
-"""Compares a lowered graph with the plan, node by node. Pure functions on plain data."""
+"""Compares the prefetches of a lowered graph with the plan, node by node. Pure functions on plain data."""
 
 import bisect
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, Graph, Node
 from transforms.plan import Plan, Prefetch
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One way in which the graph is not what was planned.
-
-    Attributes:
-        code: `missing`, `unplanned`, `size`, `offset`, `bounds`, `source`, `dependency`, `dependency-is-input`,
-            `dependency-not-called`, `order`, `chain`, `late`, `unread`; npugraph_ex also `stream`, `event`, `join`,
-            `ignored-scope`.
-        entry: the plan's entry in words; "" for what no entry planned.
-        message: what was expected, and what was found.
-    """
-
-    code: str
-    entry: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.entry}: {self.message}" if self.entry else self.message
 
 
 def check_prefetches(graph: Graph, plan: Plan) -> list[Finding]:
@@ -240,8 +219,3 @@ def _said(graph: Graph, name: str) -> str:
     if node.op in INPUTS:
         return f"{name} ({node.op} of {node.argument})" if node.argument else f"{name} ({node.op})"
     return f"{name} ({node.op})"
-
-
-def count_ops(graph: Graph) -> Counter[str]:
-    """Operator -> number of nodes."""
-    return Counter(node.op for node in graph.nodes)

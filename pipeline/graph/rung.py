@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.graph.checks import Finding, check_prefetches
+from pipeline.graph.checks import check_prefetches
+from pipeline.graph.findings import Finding
 from pipeline.graph.folder import BrokenFrontEndError, FrontEnd, NoFrontEndError, find_front_end
 from pipeline.graph.graph import Graph
 from pipeline.graph.rewording import reword
+from pipeline.graph.scope_checks import check_scopes, count_scoped
 from pipeline.graph.supervise import Ended, supervise
 from pipeline.record import Rung
 
@@ -50,12 +52,13 @@ class GraphCheck:
         planned: prefetches in the plan.
         found: prefetch nodes in the graph (`Cmo`, or `npu_prefetch` of npugraph_ex); None if there is no graph.
         scopes_planned: SuperKernel scopes in the plan.
-        scoped_nodes: nodes in the graph that carry a scope; None if there is no graph.
+        scoped_kernels: kernels in the graph that carry a scope; None if there is no graph.
         nodes: nodes of the graph; None if there is none.
         seconds: wall time of the worker.
         peak_mib: most memory that the worker held.
         front_end: e.g. `torch_npu 2.13.0`.
         findings: deviations from the plan, all of them.
+        notes: what one should know about the scopes, and what fails nothing.
         graph: the graph itself.
     """
 
@@ -63,12 +66,13 @@ class GraphCheck:
     planned: int
     found: int | None = None
     scopes_planned: int = 0
-    scoped_nodes: int | None = None
+    scoped_kernels: int | None = None
     nodes: int | None = None
     seconds: float = 0.0
     peak_mib: float = 0.0
     front_end: str = ""
     findings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
     graph: Graph | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -76,13 +80,14 @@ class GraphCheck:
         return {
             **self.rung.to_json(),
             "cmo": {"planned": self.planned, "found": self.found},
-            "scopes": {"planned": self.scopes_planned, "nodes": self.scoped_nodes},
+            "scopes": {"planned": self.scopes_planned, "kernels": self.scoped_kernels},
             "nodes": self.nodes,
             "seconds": round(self.seconds, 2),
             "peak_mib": round(self.peak_mib, 1),
             "front_end": self.front_end,
             "assumed": ASSUMED,
-            "findings": [{"code": f.code, "entry": f.entry, "message": f.message} for f in self.findings],
+            "findings": [f.to_json() for f in self.findings],
+            "notes": [f.to_json() for f in self.notes],
         }
 
 
@@ -183,10 +188,12 @@ def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended,
         graph=graph,
         found=len(graph.prefetches),
         nodes=len(graph.nodes),
-        scoped_nodes=sum("scope" in node.attrs for node in graph.nodes),
+        scoped_kernels=count_scoped(graph),
     )
     try:
-        findings = tuple(check_prefetches(graph, plan))
+        of_scopes, notes = check_scopes(graph, plan)
+        findings = (*check_prefetches(graph, plan), *of_scopes)
+        result = replace(result, notes=tuple(notes))
     except graphlib.CycleError as error:
         findings = (Finding("cycle", "", f"nodes wait for each other: {' -> '.join(error.args[1])}"),)
     if findings:
@@ -213,13 +220,18 @@ def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:
     node, graph = ("Cmo", "GE graph") if plan.exe_mode == "ge_graph" else ("npu_prefetch", "FX graph")
     by = f"{result.front_end}, {'with CANN' if cann else 'without CANN'}"
     counts = f"{result.found} {node} nodes for {result.planned} planned prefetches among {result.nodes} nodes"
+    if plan.scopes:
+        counts_of = f"{result.scoped_kernels} kernels in {len(plan.scopes)} SuperKernel scopes, none outside them"
+        scopes = f"; {'; '.join([counts_of, *map(str, result.notes[:_SHOWN])])}"
+    else:
+        scopes = ""
     detail = (
         f"the full-size decode step lowered to a {graph} ({by}): {counts}, each with its weight, size, offset and "
-        f"dependency, in the plan's order and before its target; {ASSUMED}"
+        f"dependency, in the plan's order and before its target{scopes}; {ASSUMED}"
     )
     zh = (
         f"完整规模 decode 单步已降为 {graph}({by}):{result.planned} 个计划预取对应 {result.found} 个 {node} 节点,"
-        f"权重、大小、偏移、依赖与顺序均一致;{ASSUMED_ZH}"
+        f"权重、大小、偏移、依赖与顺序均一致;SuperKernel 范围 {len(plan.scopes)} 个;{ASSUMED_ZH}"
     )
     return Rung("passed", detail, zh)
 

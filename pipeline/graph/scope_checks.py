@@ -1,0 +1,128 @@
+"""Compares the SuperKernel scopes of a lowered graph with the plan. Pure functions on plain data."""
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.graph.findings import Finding
+from pipeline.graph.graph import INPUTS, RESHAPES, Graph, Node
+from transforms.plan import Plan, Scope
+
+# Operators that are known not to fuse: a scope is cut there. From public reports; CANN decides, not this table.
+UNFUSABLE: Mapping[str, str] = {
+    "Cast": "TBE kernel",
+    "aten._to_copy.default": "Cast",
+    "StridedSlice": "TBE kernel",
+    "StridedSliceV2": "TBE kernel",
+    "aten.slice.Tensor": "a slice, if it is copied",
+    "Add": "does not fuse in some versions of CANN",
+    "aten.add.Tensor": "does not fuse in some versions of CANN",
+}
+_END = frozenset({"NetOutput", "output"})
+
+
+def check_scopes(
+    graph: Graph, plan: Plan, unfusable: Mapping[str, str] = UNFUSABLE
+) -> tuple[list[Finding], list[Finding]]:
+    """Every kernel from a scope's first to its last module carries its label and options, and none outside does.
+
+    Args:
+        graph: lowered.
+        plan: with the scopes.
+        unfusable: operator -> why it does not fuse.
+
+    Returns:
+        Findings, which fail the rung: `scope-missing`, `scope-order`, `scope-open` (a kernel inside without the
+        label), `scope-outside`, `scope-options`, `scope-unplanned`. And notes, which do not: `scope-split`,
+        `prefetch-in-scope`.
+    """
+    findings: list[Finding] = []
+    notes: list[Finding] = []
+    inside: dict[str, str] = {}  # node -> label
+    for scope in plan.scopes:
+        span, problem = _span(graph, scope)
+        findings += [problem] if problem else []
+        inside |= dict.fromkeys((node.name for node in span), scope.label)
+        findings += _check_inside(scope, span, check_options=graph.kind == "ge")
+        notes += _notes(graph, scope, span, unfusable)
+    labels = {scope.label: scope for scope in plan.scopes}
+    for node in graph.nodes:
+        label = node.attrs.get("scope")
+        if label and inside.get(node.name) != label and _is_kernel(node):
+            findings.append(_outside(node, label, labels))
+    return findings, notes
+
+
+def count_scoped(graph: Graph) -> int:
+    """Kernels that carry a scope."""
+    return sum(bool(node.attrs.get("scope")) and _is_kernel(node) for node in graph.nodes)
+
+
+def describe(scope: Scope) -> str:
+    """`scope attn_0 (model.layers.0.self_attn .. model.layers.0.o_proj)`."""
+    return f"scope {scope.label} ({scope.first} .. {scope.last})"
+
+
+def _span(graph: Graph, scope: Scope) -> tuple[Sequence[Node], Finding | None]:
+    """The nodes made from entering the first to leaving the last module, or what is wrong with these two."""
+    entered = [m.after for m in graph.marks if (m.module, m.port) == (scope.first, "input")]
+    left = [m.after for m in graph.marks if (m.module, m.port) == (scope.last, "output")]
+    for fqn, found in ((scope.first, entered), (scope.last, left)):
+        if not found:
+            return (), Finding("scope-missing", describe(scope), f"the lowered step does not call {fqn}")
+    begin = graph.position[entered[0]] + 1 if entered[0] else 0
+    end = graph.position[left[-1]] + 1
+    if end <= begin:
+        message = f"{scope.last} ends before {scope.first} begins"
+        return (), Finding("scope-order", describe(scope), message)
+    return [node for node in graph.nodes[begin:end] if node.op not in INPUTS], None
+
+
+def _check_inside(scope: Scope, span: Sequence[Node], check_options: bool) -> list[Finding]:
+    findings = []
+    bare = [node for node in span if _is_kernel(node) and node.attrs.get("scope") != scope.label]
+    if bare:
+        first = bare[0]
+        carries = f"scope {first.attrs['scope']}" if first.attrs.get("scope") else "no scope"
+        message = (
+            f"{len(bare)} kernels between its first and last module do not carry it, first {_said(first)}: {carries}"
+        )
+        findings.append(Finding("scope-open", describe(scope), message))
+    wanted = ":".join(f"{name}={value}" for name, value in scope.options)
+    scoped = [node for node in span if check_options and node.attrs.get("scope") == scope.label]
+    for node in scoped:
+        found = str(node.attrs.get("options") or "")
+        if found != wanted:
+            message = f"{_said(node)} has options {found or 'none'}, planned {wanted or 'none'}"
+            findings.append(Finding("scope-options", describe(scope), message))
+            break  # they come from one call: the others have the same
+    return findings
+
+
+def _notes(graph: Graph, scope: Scope, span: Sequence[Node], unfusable: Mapping[str, str]) -> list[Finding]:
+    notes = []
+    for op in dict.fromkeys(node.op for node in span if node.op in unfusable and node.attrs.get("scope")):
+        nodes = [node for node in span if node.op == op]
+        message = f"{len(nodes)} {op} inside ({unfusable[op]}), first {nodes[0].name}: the scope may be cut there"
+        notes.append(Finding("scope-split", describe(scope), message))
+    copies = [node for node in span if node.op == graph.prefetch_op and node.attrs.get("scope")]
+    if copies:
+        message = f"{len(copies)} prefetches inside, first {copies[0].name}"
+        notes.append(Finding("prefetch-in-scope", describe(scope), message))
+    return notes
+
+
+def _outside(node: Node, label: str, labels: Mapping[str, Scope]) -> Finding:
+    if label not in labels:
+        return Finding("scope-unplanned", "", f"{_said(node)} carries scope {label}, which the plan does not have")
+    message = f"{_said(node)} carries it, but is not between its first and last module"
+    return Finding("scope-outside", describe(labels[label]), message)
+
+
+def _is_kernel(node: Node) -> bool:
+    """Whether the node is more than an input, a constant, a change of shape, an event or a copy into L2."""
+    if "record" in node.attrs or "wait" in node.attrs or "max_size" in node.attrs:
+        return False
+    return node.op not in INPUTS | RESHAPES | _END
+
+
+def _said(node: Node) -> str:
+    return f"{node.name} ({node.op})"
