@@ -34,5 +34,7 @@ ARCHITECTURES = {
     "longcat_flash": Architecture(
         "models.longcat_flash", "LongcatFlashConfig", "LongcatFlashForCausalLM", "num_layers"
     ),
+    "deepseek_v3": Architecture("models.deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM", "num_hidden_layers"),
     "qwen3": Architecture("models.qwen3", "Qwen3Config", "Qwen3ForCausalLM", "num_hidden_layers"),
+    "qwen3_moe": Architecture("models.qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", "num_hidden_layers"),
 }

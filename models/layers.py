@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from models import ops
 from models.ops import collectives
+from models.rope import YarnScaling, inverse_frequencies
 
 Kind = Literal["weight", "norm", "scale", "bias"]
 
@@ -30,22 +31,29 @@ class Cut:
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """How a parameter is filled in a tiny model (`kind`, and inputs per output `fan_in`), and how it is cut."""
+    """How a parameter is filled in a tiny model (`kind`, and inputs per output `fan_in`), how it is cut, and which
+    dimension the inputs are (quantised weights have one scale per output)."""
 
     kind: Kind
     fan_in: int
     cuts: tuple[Cut, ...]
+    input_dim: int = 1
 
 
 def parameter(
-    *shape: int, dtype: torch.dtype, kind: Kind = "weight", fan_in: int = 1, cuts: tuple[Cut, ...] = ()
+    *shape: int,
+    dtype: torch.dtype,
+    kind: Kind = "weight",
+    fan_in: int = 1,
+    cuts: tuple[Cut, ...] = (),
+    input_dim: int = 1,
 ) -> nn.Parameter:
     """An empty parameter: the `shape` over all dies, less what the cuts give to others."""
     local = list(shape)
     for cut in cuts:
         local[cut.dim] //= cut.size
     result = nn.Parameter(torch.empty(local, dtype=dtype), requires_grad=False)
-    result.spec = ParameterSpec(kind, fan_in, cuts)  # type: ignore[attr-defined]
+    result.spec = ParameterSpec(kind, fan_in, cuts, input_dim)  # type: ignore[attr-defined]
     return result
 
 
@@ -106,13 +114,36 @@ class Linear(nn.Module):
 
 
 class InputMajorLinear(nn.Module):
-    """A projection whose weight, stored [in, out], goes into a fused kernel; the module itself is never called."""
+    """A projection whose weight, stored [in, out], goes into a fused kernel; the module itself is never called.
 
-    def __init__(self, config: Any, in_features: int, out_features: int, column: tuple[str, int] = ("", 1)) -> None:
+    Attributes:
+        weight: [in, out] of this die; int8 if quantised.
+        weight_scale: float32 [out] of this die, one per output channel; only if quantised.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        in_features: int,
+        out_features: int,
+        column: tuple[str, int] = ("", 1),
+        quantised: bool = False,
+    ) -> None:
         super().__init__()
         self.weight = parameter(
-            in_features, out_features, dtype=config.dtype, fan_in=in_features, cuts=(Cut(1, *column),)
+            in_features,
+            out_features,
+            dtype=torch.int8 if quantised else config.dtype,
+            fan_in=in_features,
+            cuts=(Cut(1, *column),),
+            input_dim=0,
         )
+        if quantised:
+            self.weight_scale = parameter(
+                out_features, dtype=torch.float32, kind="scale", fan_in=in_features, cuts=(Cut(0, *column),)
+            )
+        else:
+            self.register_parameter("weight_scale", None)
 
 
 class RMSNorm(nn.Module):
@@ -161,15 +192,16 @@ class Embedding(nn.Module):
 class RotaryEmbedding(nn.Module):
     """cos and sin of every position, looked up per step."""
 
-    def __init__(self, config: Any, dim: int) -> None:
+    def __init__(self, config: Any, dim: int, scaling: YarnScaling | None = None) -> None:
         super().__init__()
-        inverse = 1.0 / (config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+        inverse = inverse_frequencies(dim, config.rope_theta, scaling)
         angles = torch.outer(torch.arange(config.max_position_embeddings, dtype=torch.float32), inverse)
         angles = torch.cat([angles, angles], -1)
         self.cos: Tensor
         self.sin: Tensor
-        self.register_buffer("cos", angles.cos().to(config.dtype), persistent=False)
-        self.register_buffer("sin", angles.sin().to(config.dtype), persistent=False)
+        factor = 1.0 if scaling is None else scaling.table_factor
+        self.register_buffer("cos", (angles.cos() * factor).to(config.dtype), persistent=False)
+        self.register_buffer("sin", (angles.sin() * factor).to(config.dtype), persistent=False)
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[T] -> cos, sin [T, dim]."""

@@ -21,6 +21,7 @@ Size = Literal["full", "tiny"]
 
 _CONF = Path(__file__).resolve().parents[1] / "conf"
 _PROMPT_TOKENS = 5
+_MAY_BE_ZERO = ("zero_expert_num", "first_k_dense_replace")
 
 
 @dataclass(frozen=True)
@@ -280,9 +281,9 @@ def _config_class(architecture: Architecture) -> Any:
 
 
 def _not_positive(config: Mapping[str, Any], key: str, file: str | None) -> list[Problem]:
-    """Dimensions are positive, except that there may be no zero experts."""
+    """Dimensions are positive, except that there may be no zero experts and no dense layers."""
     return [
         Problem("error", "bad-value", f"{value} is not positive", "Give a positive number.", f"{key}.{name}", file)
         for name, value in config.items()
-        if type(value) in (int, float) and value <= 0 and not (name == "zero_expert_num" and value == 0)
+        if type(value) in (int, float) and value <= 0 and not (name in _MAY_BE_ZERO and value == 0)
     ]

@@ -31,7 +31,8 @@ def install(module: nn.Module, full: Mapping[str, Tensor]) -> None:
     full = dict(full)
     for name, weight in module.named_parameters():
         if weight.dtype is torch.int8 and name in full and full[name].dtype is not torch.int8:
-            full[name], full[f"{name}_scale"] = quantise_weight(full[name], dim=1)
+            spec: ParameterSpec = weight.spec  # type: ignore[attr-defined]
+            full[name], full[f"{name}_scale"] = quantise_weight(full[name], spec.input_dim)
     missing = [name for name, _ in module.named_parameters() if name not in full]
     if missing:
         raise ValueError(f"weights are missing: {', '.join(missing)}")

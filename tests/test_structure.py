@@ -15,7 +15,8 @@ ALLOWED = {
 }
 # Modules that may be longer, and why.
 LONG = {
-    "models/longcat_flash.py": "one architecture is one file: it is what the source transform rewrites",
+    "models/deepseek_v3.py": "one architecture is one file: it is what the source transform rewrites",
+    "models/longcat_flash.py": "the same",
     "pipeline/simulator/engine.py": "numba caches one file, and the event loop cut into functions is 40 times slower",
     "pipeline/report/run_on_npu.py": "runs on its own, without us, at a colleague's",
 }

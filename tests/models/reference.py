@@ -3,7 +3,9 @@
 import torch
 from torch import nn
 
+from models.convert import from_transformers
 from models.loading import LoadedModel
+from models.weights import install
 
 
 def seeded(model: nn.Module) -> nn.Module:
@@ -31,6 +33,24 @@ def reference_outputs(model: nn.Module, decode_steps: int) -> list[torch.Tensor]
             cache, ids = result.cache, result.logits[:, -1:].argmax(-1)
             outputs.append(result.logits.flatten(0, 1))
     return outputs
+
+
+def assert_equals_reference(loaded: LoadedModel, model: nn.Module, decode_steps: int = 8) -> None:
+    """Prefill and every decode step give transformers' logits, from the same weights, and the logits differ."""
+    install(loaded.module, from_transformers(loaded.spec.architecture, model.state_dict(), loaded.module.config))
+    outputs = loaded.run(decode_steps=decode_steps)
+    for step, (mine, expected) in enumerate(zip(outputs, reference_outputs(model, decode_steps), strict=True)):
+        assert (mine - expected).abs().max() < 1e-4, step
+    assert outputs[-1].std() > 0.1
+
+
+def relative_error(exact: LoadedModel, rough: LoadedModel, model: nn.Module) -> torch.Tensor:
+    """Error of each prompt token's logits when the same weights are installed in `rough` (quantised)."""
+    outputs = []
+    for loaded in (exact, rough):
+        install(loaded.module, from_transformers(loaded.spec.architecture, model.state_dict(), loaded.module.config))
+        outputs.append(loaded.run(decode_steps=0)[0])
+    return (outputs[0] - outputs[1]).norm(dim=-1) / outputs[0].norm(dim=-1)
 
 
 def assert_compiles(loaded: LoadedModel) -> None:
