@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +47,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     global _stage
     from pipeline.graph import front_end
 
+    warnings.simplefilter("ignore")  # of the front end, about the front end
     begin = time.perf_counter()
     directory = Path(request["directory"])
     target = front_end.TARGETS[request["target"]]
@@ -58,12 +60,15 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     from models.loading import ModelSpec, load
     from pipeline.graph.lowering import lower
     from pipeline.graph.marks import mark_modules
+    from pipeline.graph.process_groups import join_fake_groups
     from transforms.plan import Plan
 
     _stage = "model"
     plan = Plan.from_json(request["plan"])
     spec = ModelSpec.from_mapping(request["model"])
-    loaded = load(spec, Deployment.from_mapping(request["deployment"]), exe_mode, "full")
+    deployment = Deployment.from_mapping(request["deployment"])
+    loaded = load(spec, deployment, exe_mode, "full")
+    join_fake_groups(deployment)
     _stage = "source"
     model = _transformed(loaded, plan, request.get("source"), directory)
     mark_modules(model, _ports(plan))

@@ -63,6 +63,10 @@ def test_two_layers_of_longcat_at_full_size_pass(longcat, source):
     assert op["model.layers.0.self_attn.0.o_proj:output"] == "MatMul"
     assert op["model.layers.0.mlps.0.gate_up_proj:input"] == "DynamicQuant"
     assert op["model.layers.0.mlps.1.down_proj:output"] == "QuantBatchMatmulV3"
+    # Collectives are those of the deployment, not what stands for them in one process.
+    ops = {node.op for node in check.graph.nodes}
+    assert {"HcomAllGather", "HcomReduceScatter", "HcomAllToAll", "MoeDistributeDispatchV2"} <= ops
+    assert not {"Tile", "StridedSliceV2"} & ops
     assert check.to_json()["cmo"] == {"planned": 19, "found": 19}
 
 
