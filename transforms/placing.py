@@ -228,7 +228,7 @@ def _in_loop(recording: Recording, call: Call) -> bool:
 
 def _spot(recording: Recording, entry: Prefetch, call: Call, tensor: Tensor) -> Spot:
     event = call.enter if entry.port == "input" else call.exit
-    child = [part for part in call.fqn.split(".") if part.isidentifier()][-1]
+    child = next((part for part in reversed(call.fqn.split(".")) if part.isidentifier()), "model")
     if not _in_loop(recording, call):
         if call.site is None or call.owner is None:
             raise NotPlaceable(f"{call.fqn} is not called in {recording.source.path.name}")

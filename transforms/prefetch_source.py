@@ -17,6 +17,8 @@ from transforms.recording import Recording, record
 from transforms.siblings import load_sibling
 from transforms.source_file import lines_of
 
+_BANNER_CHARACTERS = 2000
+
 
 def prefetch_source(loaded: Any, plan: Plan, recording: Recording | None = None) -> SourceResult:
     """Write the plan's prefetch calls into the source of the model.
@@ -33,7 +35,7 @@ def prefetch_source(loaded: Any, plan: Plan, recording: Recording | None = None)
     before = recording.source.text
     after = _rewrite(recording, plan) if plan.prefetch else before
     name = recording.python_module.__name__.replace(".", "/") + ".py"
-    return SourceResult(before, after, unified_diff(before, after, name), recording.source.path)
+    return SourceResult(before, after, unified_diff(before, after, name), recording.source.path, _notes(before))
 
 
 def load_rewritten(loaded: Any, result: SourceResult, directory: Path) -> ModuleType:
@@ -58,6 +60,15 @@ def unified_diff(before: str, after: str, name: str) -> str:
     """Like `git diff`, files without a final line end included."""
     lines = difflib.unified_diff(lines_of(before), lines_of(after), f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _notes(text: str) -> tuple[str, ...]:
+    banner = text[:_BANNER_CHARACTERS].lower()
+    if "automatically generated" in banner or "do not edit" in banner:
+        return (
+            "The file says that it is generated: apply the diff to a copy of your own, or change what it is made from.",
+        )
+    return ()
 
 
 def _rewrite(recording: Recording, plan: Plan) -> str:

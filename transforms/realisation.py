@@ -18,12 +18,14 @@ class SourceResult:
         before, after: the whole text.
         diff: unified diff, `""` if nothing changed. `patch -p1` applies it above the package, `-R` takes it back.
         path: the original file.
+        notes: what a reader of the diff should know about the file.
     """
 
     before: str
     after: str
     diff: str
     path: Path
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

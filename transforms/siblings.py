@@ -20,11 +20,16 @@ def load_sibling(python_module: ModuleType, text: str, directory: Path) -> Modul
 
     Returns:
         The new module. Its name is unique, and it stays in `sys.modules`, as pickling its classes needs.
+
+    Raises:
+        ValueError: the file would replace the original.
     """
     package, _, leaf = python_module.__name__.rpartition(".")
     if package:
         importlib.import_module(package)
     path = Path(directory, *python_module.__name__.split(".")).with_suffix(".py")
+    if path.resolve() == Path(str(python_module.__file__)).resolve():
+        raise ValueError(f"{directory} holds the original file, which must not be overwritten")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode("utf-8"))
     name = f"{package}.{leaf}_rewritten_{next(_serial)}".lstrip(".")

@@ -265,3 +265,18 @@ def test_a_plan_in_an_impossible_order_is_refused(tmp_path: Path) -> None:
     backwards = Plan("test", "test", "eager", tuple(reversed(plan.prefetch)))
     with pytest.raises(RefusedError, match="is reached before"):
         prefetch_source(loaded, backwards)
+
+
+def test_a_dependency_in_the_model_itself_reaches_into_its_layers(tmp_path: Path) -> None:
+    """Also one whose tensor the whole model returns: there is no caller above it."""
+    text = FILE.replace(
+        "        for layer in self.layers:", "        x = self.embed(x)\n        for layer in self.layers:"
+    ).replace("        self.head =", "        self.embed = nn.Linear(8, 8)\n        self.head =")
+    loaded = load_text(text, tmp_path)
+    plan = plan_for(loaded, {"layers.0.attention.0.q.weight": "embed"})
+    plan = Plan("test", "test", "eager", plan.prefetch[:1])
+    result = prefetch_source(loaded, plan)
+    check(loaded, plan, result, tmp_path)
+    assert "npu_prefetch(prefetch, self.layers[0].attention[0].q.weight, x, 64)" in result.after
+    late = plan_for(loaded, {"embed.weight": "head"})
+    prefetch_source(loaded, Plan("test", "test", "eager", late.prefetch[:1]))

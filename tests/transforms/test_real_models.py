@@ -194,3 +194,8 @@ def test_the_model_refuses_modes_without_prefetch(switches: dict, message: str, 
     loaded.rebuild(python_module, enable_prefetch=False, **switches)
     loaded.rebuild(python_module, enable_prefetch=True, exe_mode="ge_graph", enable_multi_stream=1)
     loaded.rebuild(python_module, enable_prefetch=True)  # eager, for testing
+
+
+def test_a_generated_file_is_pointed_out() -> None:
+    assert "generated" in rewritten("longcat_flash")[2].notes[0]
+    assert rewritten("llama")[2].notes == ()

@@ -21,6 +21,15 @@ def test_relative_imports_and_paths_keep_working(tmp_path: Path) -> None:
     assert Path(str(sibling.__file__)).relative_to(tmp_path).as_posix() == ORIGINAL.replace(".", "/") + ".py"
 
 
+def test_the_original_is_never_overwritten() -> None:
+    original = importlib.import_module("models.problems")
+    root = Path(str(original.__file__)).parents[1]
+    before = Path(str(original.__file__)).read_text()
+    with pytest.raises(ValueError, match="must not be overwritten"):
+        load_sibling(original, "", root)
+    assert Path(str(original.__file__)).read_text() == before
+
+
 def test_a_file_that_fails_leaves_no_module_behind(tmp_path: Path) -> None:
     original = importlib.import_module("models.problems")
     before = set(sys.modules)

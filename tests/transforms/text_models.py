@@ -97,7 +97,7 @@ def rewrite(text: str, targets: dict[str, str], directory: Path, next_n: int = 0
 
 def check(loaded: Any, plan: Plan, result: SourceResult, directory: Path) -> None:
     """Bit-equal on and off; with the switch on exactly the plan in every decode step; twice = once; keys unchanged."""
-    rewritten = load_rewritten(loaded, result, directory)
+    rewritten = load_rewritten(loaded, result, directory / "rewritten")
     baseline = loaded.run()
     for enabled in (False, True):
         module = loaded.rebuild(rewritten, enable_prefetch=enabled)
