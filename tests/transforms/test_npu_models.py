@@ -24,6 +24,8 @@ CASES = {
     "longcat_a3_ep128": ("longcat_flash", "longcat_flash/decode_prefetch"),
     "longcat_a3_ep32_ffn": ("longcat_flash", "longcat_flash/decode_prefetch_ffn"),
     "qwen3_a2_tp1": ("qwen3", "qwen3/decode_prefetch"),
+    "deepseek_a3_ep128": ("deepseek_v3", "deepseek_v3/decode_prefetch"),
+    "qwen3_moe_a3_tp4_ep32": ("qwen3_moe", "qwen3_moe/decode_prefetch"),
 }
 _cache: dict[str, tuple[LoadedModel, Plan, SourceResult]] = {}
 

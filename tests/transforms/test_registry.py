@@ -41,7 +41,7 @@ def test_every_transform_is_explained_and_realises_a_plan(name: str, tmp_path: P
     assert registered.doc.endswith(".") and registered.examples
     loaded = load_text(registered.examples[0].before, tmp_path)
     plan = plan_for(loaded, targets(registered.examples[0]))
-    result = realise(name, loaded, plan, tmp_path)
+    result = realise(name, loaded, plan, tmp_path / "rewritten")
     assert (result.source is not None) == registered.needs_source
     for enabled in (True, False):
         built = result.build(enabled)
