@@ -155,21 +155,20 @@ class DeepseekV3MoE(nn.Module):
         if self.moe_tp_size > 1:
             hidden_states = ops.all_gather(hidden_states, "moe_tp", self.moe_tp_size)
 
-        router_input = ops.cast(hidden_states, torch.float32)
-        router_logits = self.gate(router_input)
-        topk_ids, topk_weights = ops.moe_gating_grouped_top_k(
-            router_logits,
-            self.gate.e_score_correction_bias,
-            self.top_k,
-            self.groups,
-            self.top_groups,
-            self.routed_scaling_factor,
-        )
-
         with ops.stream("shared_experts", two_streams), ops.limit_cores(self.shared_cores, two_streams):
             shared_output = self.shared_experts(hidden_states, is_prefill)
 
         with ops.limit_cores(self.main_cores, two_streams):
+            router_input = ops.cast(hidden_states, torch.float32)
+            router_logits = self.gate(router_input)
+            topk_ids, topk_weights = ops.moe_gating_grouped_top_k(
+                router_logits,
+                self.gate.e_score_correction_bias,
+                self.top_k,
+                self.groups,
+                self.top_groups,
+                self.routed_scaling_factor,
+            )
             x, scale, order, counts = ops.moe_dispatch(hidden_states, topk_ids, self.routing, self.quantised)
             expert_out = self.experts(x, scale, counts)
             routed_output = ops.moe_combine(expert_out, order, topk_ids, topk_weights, hidden_states, self.routing)

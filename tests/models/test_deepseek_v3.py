@@ -31,13 +31,13 @@ ATTENTION = [
     ("AddRmsNorm", "post_attention_layernorm", "main", 0),
 ]
 EXPERTS = [
-    ("Cast", "mlp", "main", 0),
-    ("MatMul", "mlp.gate", "main", 7),
-    ("MoeGatingTopK", "mlp", "main", 0),
     ("DynamicQuant", "mlp.shared_experts", "shared_experts", 0),
     ("QuantBatchMatmul", "mlp.shared_experts.gate_up_proj", "shared_experts", 28),
     ("DequantSwigluQuant", "mlp.shared_experts", "shared_experts", 0),
     ("QuantBatchMatmul", "mlp.shared_experts.down_proj", "shared_experts", 14),
+    ("Cast", "mlp", "main", 0),
+    ("MatMul", "mlp.gate", "main", 7),
+    ("MoeGatingTopK", "mlp", "main", 0),
     ("MoeDistributeDispatch", "mlp", "main", 0),
     ("GroupedMatmul", "mlp.experts", "main", 2 * 28),
     ("DequantSwigluQuant", "mlp.experts", "main", 0),
