@@ -2,11 +2,15 @@
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, Graph, Node
 from transforms.plan import Plan, Prefetch
+
+
+_SCOPE_EXIT = "air.scope_exit.default"  # there are as many of them as of the other half
 
 
 def check_prefetches(graph: Graph, plan: Plan) -> list[Finding]:
@@ -21,7 +25,10 @@ def check_prefetches(graph: Graph, plan: Plan) -> list[Finding]:
         findings += _check_dependency(graph, entry, node)
         findings += _check_target(graph, weights, entry, node)
     findings += _check_order(graph, pairs)
-    findings += _check_chain(graph) if graph.kind == "ge" else _check_streams(graph, pairs)
+    if graph.kind == "ge":
+        findings += _check_chain(graph)
+    else:
+        findings += _check_streams(graph, pairs) + _check_operators(graph)
     return findings
 
 
@@ -191,9 +198,6 @@ def _check_streams(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list
     findings = []
     first_stream = next((n.attrs["stream"] for _, n in pairs if n.attrs.get("stream")), None)
     end = graph.nodes[-1].name
-    if ignored := [node for node in graph.nodes if node.op == "air.scope_enter.default"]:
-        message = f"{len(ignored)} stream or core scopes are torchair's (GE): npugraph_ex ignores them"
-        findings.append(Finding("ignored-scope", "", message))
     for entry, node in pairs:
         stream = node.attrs.get("stream")
         if stream is None:
@@ -211,6 +215,15 @@ def _check_streams(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list
             message = f"the step ends without waiting for {node.name}: its stream is not joined (error 107025)"
             findings.append(Finding("join", describe(entry), message))
     return findings
+
+
+def _check_operators(graph: Graph) -> list[Finding]:
+    """torchair's own operators exist for GE only: npugraph_ex ignores its scopes, and its kernels raise when run."""
+    foreign = Counter(node.op for node in graph.nodes if node.op.startswith("air.") and node.op != _SCOPE_EXIT)
+    return [
+        Finding("ge-only", "", f"{count} {op} in the graph: torchair's, which npugraph_ex can't run")
+        for op, count in foreign.items()
+    ]
 
 
 def _said(graph: Graph, name: str) -> str:

@@ -230,7 +230,9 @@ class TestStreamsOfNpugraphEx:
         attrs = {**graph.by_name["Cmo_2"].attrs, "stream": "42"}
         assert ("chain", O_NEXT) in found(change(graph, "Cmo_2", attrs=attrs))
 
-    def test_scopes_of_torchair_are_ignored_there(self):
+    @pytest.mark.parametrize("op", ["air.scope_enter.default", "air.npu_fused_infer_attention_score_v2.default"])
+    def test_torchairs_own_operators_do_not_run_there(self, op):
         graph = fx_graph()
-        nodes = (Node("enter", "air.scope_enter.default"), *graph.nodes)
-        assert found(replace(graph, nodes=nodes)) == [("ignored-scope", "")]
+        nodes = (Node("enter", op), Node("exit", "air.scope_exit.default"), *graph.nodes)
+        assert found(replace(graph, nodes=nodes)) == [("ge-only", "")]
+        assert f"1 {op}" in said(replace(graph, nodes=nodes))

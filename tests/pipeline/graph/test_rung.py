@@ -132,7 +132,7 @@ def test_npugraph_ex_lowers_to_an_fx_graph():
     check = check_graph(model, make_source(model).after)
     assert check.graph is not None, check.rung.detail
     assert (check.graph.kind, check.found) == ("fx", 19)
-    assert {f.code for f in check.findings} <= {"stream", "ignored-scope"}
+    assert {f.code for f in check.findings} <= {"stream", "ge-only"}
 
 
 # ------------------------------------------------------------------------- without it, and with workers that go wrong
