@@ -9,7 +9,6 @@ from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, Graph, Node
 from transforms.plan import Plan, Prefetch
 
-
 _SCOPE_EXIT = "air.scope_exit.default"  # there are as many of them as of the other half
 
 
