@@ -20,7 +20,7 @@ INF = np.inf
 
 # Columns of a parameter row.
 (HBM, CORES, CORE_BW, L2_BW, L2, CMO_BW, TASK, ISSUE, GAP, LINK_BW, RANK_LATENCY) = range(11)
-(LATE, PREFIX, SELF_EVICTION, SERIAL, SHARE, FIRST_SHARE, PEAK) = range(11, 18)
+(LATE, PREFIX, SELF_EVICTION, SERIAL, SHARING, SHARE, FIRST_SHARE, PEAK) = range(11, 19)
 PEAKS = ("bf16", "int8", "fp32", "vector", "link")  # PEAK + k; the last one is no peak: the kernel's timer is the link
 COLUMNS = PEAK + 4
 
@@ -42,9 +42,11 @@ RULES = (
     "chain_wait",  # a copy waited for the copy before it
     "serial_hits",  # hits were read before misses
     "reread",  # a kernel found a weight in L2 that another kernel had read
+    "cores_busy",  # a kernel waited for cores that another stream's kernel ran on
 )
 (HIT, LATE_IGNORED, LATE_CHANCE, LATE_ALL, LATE_EMPTIED, PUSHED_OUT, SELF_EVICTED, COLD_CORES) = range(8)
-(CORE_LIMITED, HBM_SHARED, COPY_RESIDENT, ISSUED, CROSS_STREAM, CHAIN_WAIT, SERIAL_HITS, REREAD) = range(8, 16)
+(CORE_LIMITED, HBM_SHARED, COPY_RESIDENT, ISSUED, CROSS_STREAM, CHAIN_WAIT) = range(8, 14)
+(SERIAL_HITS, REREAD, CORES_BUSY) = range(14, 17)
 
 IDLE, FIXED, HITS, FLOW = range(4)  # phases of a stream
 WAITING, QUEUED, MOVING = range(3)  # phases of the copy chain: for a release, for the first byte, for the last one
@@ -60,6 +62,7 @@ class Packed(NamedTuple):
     peak: np.ndarray  # [n] index into PEAKS
     flops: np.ndarray  # [n]; bytes on the link for communication
     cores: np.ndarray  # [n] AIC cores, 0 all
+    units: np.ndarray  # [n] what it occupies while it runs: 1 AIC cores, 2 AIV cores, 3 both, 0 none
     ranks: np.ndarray  # [n] size of the communication group, 1 otherwise
     exact: np.ndarray  # [n] us that the kernel takes on any machine, -1 if modelled
     other: np.ndarray  # [n] bytes that are no weights
@@ -108,8 +111,9 @@ class Outcome(NamedTuple):
 class Cache(NamedTuple):
     """L2 by a fill clock: a byte filled at clock x is resident until the clock reaches x + usable L2.
 
-    Rows of `read` and `copied` are bytes, clock of the first and of the last. Exact for weights that are read once per
-    step, where FIFO equals LRU; a weight that is read again is refreshed as a whole.
+    Rows of `read` and `copied` are bytes, clock of the first and of the last; between these two, bytes are taken as
+    filled evenly, which a copy is only while its share of HBM stays the same. FIFO equals LRU for weights that are read
+    once per step; a weight that is read again is refreshed as a whole.
     """
 
     read: np.ndarray  # [W, 3] bytes left behind by kernels
@@ -167,17 +171,24 @@ def own_costs(w, p, fixed, own):
 
 
 @compiled
-def max_min(caps, who, count, capacity, rate):
-    """Max-min fair rates of `count` flows with demand caps, into `rate[who]`; ties keep their order. True if short."""
+def max_min(caps, who, weights, count, capacity, rate):
+    """Weighted max-min fair rates of `count` flows with demand caps, into `rate[who]`. True if short.
+
+    What is left when small demands are met is shared in proportion to the weights; ties keep their order.
+    """
     for x in range(1, count):
         y = x
-        while y > 0 and caps[y] < caps[y - 1]:
+        while y > 0 and caps[y] * weights[who[y - 1]] < caps[y - 1] * weights[who[y]]:
             caps[y], caps[y - 1] = caps[y - 1], caps[y]
             who[y], who[y - 1] = who[y - 1], who[y]
             y -= 1
+    total = 0.0
+    for x in range(count):
+        total += weights[who[x]]
     short = False
     for x in range(count):
-        fair = capacity / (count - x)
+        fair = capacity * weights[who[x]] / total if x < count - 1 else capacity
+        total -= weights[who[x]]
         short = short or fair < caps[x]
         rate[who[x]] = min(caps[x], fair)
         capacity -= rate[who[x]]
@@ -321,6 +332,10 @@ def step(w, own, c, p, links, out, cache):
     ready = np.full(streams, INF)
     melt = np.zeros(streams)  # useful bytes/us that the running copy brings to the stream's kernel
     useful_share = np.zeros(streams)
+    since = np.full(streams, INF)  # when the stream's next kernel was ready, if it waits for cores
+    weights = np.ones(streams + 1)  # what a flow counts where HBM is short
+    if p[SHARING] > 0.5:
+        weights[streams] = p[CMO_BW] if p[SHARING] < 1.5 else p[CORE_BW]
     rate = np.zeros(streams + 1)
     caps = np.zeros(streams + 1)
     who = np.zeros(streams + 1, np.int64)
@@ -353,7 +368,22 @@ def step(w, own, c, p, links, out, cache):
                         at = max(at, done + p[GAP]) if done >= 0.0 else INF
                     ready[s] = at
                     if at <= t + EPS:
-                        start[i] = max(t, at)
+                        # A kernel starts once all its cores are free; they go to the one that has waited longest. What
+                        # uses no cores (the link, idle time, measured durations) neither waits nor holds up others.
+                        waits, aic, aiv = False, own.cores[i], own.cores[i]
+                        for other in range(streams):
+                            k = now[other]
+                            if k >= 0:
+                                aic += own.cores[k] * (w.units[k] & 1)
+                                aiv += own.cores[k] * (w.units[k] >> 1)
+                            elif other != s and since[other] < at - EPS and w.units[head[other]] & w.units[i]:
+                                waits = True
+                        waits = waits or (w.units[i] & 1 and aic > p[CORES] + EPS)
+                        if waits or (w.units[i] >> 1 and aiv > p[CORES] + EPS):
+                            out.rules[CORES_BUSY] += since[s] == INF
+                            since[s], ready[s] = min(since[s], at), INF
+                            continue
+                        start[i], since[s] = max(t, at), INF
                         now[s], head[s], phase[s] = i, w.following[i], FIXED
                         timer[s] = start[i] + own_us[i]
                         ready[s] = INF
@@ -377,6 +407,8 @@ def step(w, own, c, p, links, out, cache):
                     out.rules[HIT] += hit > 0.0
                     if missing > 0.0:  # a demand cap that is fixed here keeps rates constant between events
                         cap[s] = missing / max(alone, takes)
+                        if p[SHARING] > 0.5:
+                            weights[s] = own.cores[i] * p[CORE_BW]
                         out.rules[CORE_LIMITED] += alone > takes and cap[s] < p[HBM]
                     changed = True
             if copying == WAITING and j < chain and (c.after[j] < 0 or out.end[c.after[j]] >= 0.0):
@@ -409,7 +441,7 @@ def step(w, own, c, p, links, out, cache):
         if copying == MOVING and copy_left > 0.0:
             caps[flows], who[flows] = p[CMO_BW], streams
             flows += 1
-        short = max_min(caps, who, flows, p[HBM], rate)
+        short = max_min(caps, who, weights, flows, p[HBM], rate)
         out.rules[HBM_SHARED] += short and flows > 1
         partner = -1  # high case: the stream whose kernel the running copy works with
         if rate[streams] > 0.0 and c.weight[j] >= 0:

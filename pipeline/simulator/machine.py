@@ -16,7 +16,13 @@ from pipeline.simulator.parameters import ENGINES, UNITS, UNKNOWNS, Parameters
 GENERATIONS = ("a2", "a3", "950")
 _FIGURES = {"cores": "count", "vector_cores": "count", "hbm_peak": "bandwidth", "l2_bytes": "bytes"}
 _KEYS = ("name", "description", "generation", *_FIGURES, "sources", "unknowns", "fixed")
-_LIMITS = {"late_bytes": (0, 2), "cold_slices": (0, 1), "self_eviction": (0, 2), "serial_hits": (0, 1)}
+_LIMITS = {
+    "late_bytes": (0, 2),
+    "cold_slices": (0, 1),
+    "self_eviction": (0, 2),
+    "serial_hits": (0, 1),
+    "hbm_sharing": (0, 2),
+}
 # Levels of a `choice` are taken in these shares: the middle one as often as both ends together.
 _CHOICES = (0.25, 0.75)
 

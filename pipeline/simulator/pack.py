@@ -69,6 +69,7 @@ def pack(workload: Workload) -> PackedWorkload:
         peak=_ints(_peak(k) for k in kernels),
         flops=_floats(k.comm_bytes if k.engine == "communication" else k.flops for k in kernels),
         cores=_floats(k.cores for k in kernels),
+        units=_ints(0 if k.fixed_us is not None else _UNITS.get(k.engine, 0) for k in kernels),
         ranks=_floats(max(1, k.comm_ranks) for k in kernels),
         exact=_floats(-1.0 if k.fixed_us is None else k.fixed_us for k in kernels),
         other=_floats(0.0 if k.fixed_us is not None else k.other_bytes for k in kernels),
@@ -122,6 +123,9 @@ def pack_parameters(packed: PackedWorkload, parameters: Sequence[Parameters]) ->
     return rows, fixed
 
 
+# Cores that a kernel occupies: AIC 1, AIV 2. Collectives run on the link (a few AIV cores of theirs are not counted).
+_UNITS = {"cube": 1, "vector": 2, "mix": 3}
+
 _COLUMNS = (
     (engine.CORE_BW, "core_bandwidth"),
     (engine.L2_BW, "l2_bandwidth"),
@@ -135,6 +139,7 @@ _COLUMNS = (
     (engine.PREFIX, "cold_slices"),
     (engine.SELF_EVICTION, "self_eviction"),
     (engine.SERIAL, "serial_hits"),
+    (engine.SHARING, "hbm_sharing"),
     (engine.SHARE, "routing"),
     (engine.FIRST_SHARE, "first_experts"),
     *((engine.PEAK + k, f"peak_{name}") for k, name in enumerate(engine.PEAKS[:4])),

@@ -53,6 +53,11 @@ UNKNOWNS: dict[str, Meaning] = {
         "again, 2 nothing",
     ),
     "serial_hits": Meaning("choice", "a kernel reads its L2 hits: 0 before its misses, 1 beside them"),
+    "hbm_sharing": Meaning(
+        "choice",
+        "how kernels and the copy share HBM where it is short: 0 equally, 1 in proportion to the bandwidth of their "
+        "cores and of the copy engine, 2 by cores, where the copy counts as one core",
+    ),
     "routing": Meaning("level", "share of an expert stack that is read, from low (-1) to high (1)"),
     "first_experts": Meaning("level", "the same for the experts in a prefetched prefix"),
 }

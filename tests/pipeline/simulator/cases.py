@@ -32,6 +32,7 @@ def parameters(cores: int = 24, l2_mib: float = 192, fixed: float = 0.0, **value
         "cold_slices": 1,
         "self_eviction": 1,
         "serial_hits": 1,
+        "hbm_sharing": 0,
         "routing": 0.0,
         "first_experts": 0.0,
     }
@@ -128,6 +129,7 @@ def random_case(rng: random.Random, streams: int = 1, level: bool = True) -> tup
         cold_slices=rng.choice([0, 1]),
         self_eviction=rng.choice([0, 1, 2]),
         serial_hits=rng.choice([0, 1]),
+        hbm_sharing=rng.choice([0, 1, 2]),
         routing=rng.choice([-1.0, 0.0, 0.5]) if level else 0.0,
         first_experts=rng.choice([-1.0, 0.0, 1.0]),
     )

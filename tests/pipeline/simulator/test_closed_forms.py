@@ -126,8 +126,33 @@ def test_the_exact_rule_lies_between_a_constant_half_and_no_waste() -> None:
 def test_max_min_gives_small_demands_what_they_want() -> None:
     """Three streams: 0.1 and 0.2 MB/us by their cores' limit, the third takes the rest of 1 MB/us."""
     p = parameters(core_bandwidth=1e5)
-    kernels = [matmul(i, f"w{i}", 1e6, stream=str(i), cores=cores) for i, cores in enumerate((1, 2, 24))]
+    kernels = [matmul(i, f"w{i}", 1e6, stream=str(i), cores=cores) for i, cores in enumerate((1, 2, 21))]
     result = simulate(workload(*kernels), [], p)
     assert result.ends[2] == pytest.approx(1 / 0.7, **EXACT)
     assert result.ends[1] == pytest.approx(5.0, **EXACT)
     assert result.ends[0] == pytest.approx(10.0, **EXACT)
+
+
+@pytest.mark.parametrize(("sharing", "big", "small"), [(0, 0.5, 0.5), (1, 2 / 3, 1 / 3), (2, 2 / 3, 1 / 3)])
+def test_two_kernels_share_hbm_equally_or_by_their_cores(sharing: int, big: float, small: float) -> None:
+    """16 and 8 cores that could draw 1.6 and 0.8 MB/us of 1; what one leaves at its end, the other takes up to 0.8."""
+    p = parameters(core_bandwidth=1e5, hbm_sharing=sharing)
+    kernels = [matmul(0, "a", 6e6, stream="main", cores=16), matmul(1, "b", 6e6, stream="side", cores=8)]
+    result = simulate(workload(*kernels), [], p)
+    assert result.ends[0] == pytest.approx(6 / big, **EXACT)
+    assert result.ends[1] == pytest.approx(6 / big + max(0.0, 6 - 6 / big * small) / 0.8, **EXACT)
+
+
+@pytest.mark.parametrize(("sharing", "share"), [(0, 1 / 2), (1, 0.9 / 3.3), (2, 1 / 25)])
+def test_a_copy_beside_a_kernel_counts_as_its_equal_by_its_bandwidth_or_as_one_core(sharing: int, share: float) -> None:
+    """A kernel whose 24 cores could draw 2.4 MB/us and a copy of another weight that could draw 0.9, on 1 MB/us."""
+    p = parameters(core_bandwidth=1e5, cmo_bandwidth=0.9e6, hbm_sharing=sharing)
+    step = workload(matmul(0, "a", 4e6), idle(1, 100.0), matmul(2, "b", 2e6))
+    result = simulate(step, [Copy("b", -1, 2e6)], p)
+    if share == 1 / 2:  # the copy ends first
+        assert result.copies[0].end == pytest.approx(4.0, **EXACT)
+        assert result.ends[0] == pytest.approx(6.0, **EXACT)
+    else:
+        first = 4 / (1 - share)
+        assert result.ends[0] == pytest.approx(first, **EXACT)
+        assert result.copies[0].end == pytest.approx(first + (2 - share * first) / 0.9, **EXACT)

@@ -126,7 +126,7 @@ def test_the_random_cases_exercise_every_rule() -> None:
     """Otherwise the laws above would hold for rules that never ran."""
     rng = random.Random(0)
     total: dict[str, int] = {}
-    for number in range(400):
+    for number in range(800):
         step, copies, p = random_case(rng, 1 + 2 * (number % 2))
         for rule, count in simulate(step, copies, p).rules.items():
             total[rule] = total.get(rule, 0) + count

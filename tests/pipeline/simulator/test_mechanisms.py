@@ -195,8 +195,8 @@ def test_a_weight_that_two_kernels_read_comes_from_hbm_once() -> None:
 
 
 def test_a_copy_helps_both_kernels_that_read_its_weight_at_the_same_time() -> None:
-    a = matmul(0, "tied", 8 * MB, "one")
-    b = matmul(1, "tied", 8 * MB, "two")
+    a = matmul(0, "tied", 8 * MB, "one", cores=12)
+    b = matmul(1, "tied", 8 * MB, "two", cores=12)
     result = simulate(workload(a, b), [Copy("tied", -1, 8 * MB)], parameters(late_bytes=2))
     assert result.ends[:2] == pytest.approx((12.0, 12.0))  # three flows share HBM, each kernel gains from two of them
     assert result.hits == pytest.approx((4 * MB, 4 * MB))
@@ -227,9 +227,36 @@ def test_core_limits_slow_memory_and_compute() -> None:
 
 def test_a_compute_bound_kernel_leaves_bandwidth_to_others() -> None:
     """It needs 0.1 MB/us, so the other stream gets 0.9."""
-    step = workload(matmul(0, "a", 2 * MB, flops=20 * MB), matmul(1, "b", 9 * MB, "side"))
+    step = workload(matmul(0, "a", 2 * MB, flops=10 * MB, cores=12), matmul(1, "b", 9 * MB, "side", cores=12))
     result = simulate(step, [], parameters())
     assert result.ends == pytest.approx((20.0, 10.0))
+
+
+def test_kernels_of_two_streams_wait_for_cores_that_the_other_runs_on() -> None:
+    """Without core limits a MatMul takes all AIC cores: the other stream's waits, its vector kernel does not."""
+    a, b = (matmul(i, "ab"[i], 8 * MB, stream) for i, stream in enumerate(("main", "side")))
+    vector = Kernel(2, "Cast", "", "vector", "third", other_bytes=1 * MB)
+    apart = simulate(workload(a, b, vector), [], parameters())
+    assert apart.starts == pytest.approx((0.0, 9.0, 0.0))  # main and the vector kernel share HBM
+    assert apart.ends == pytest.approx((9.0, 17.0, 2.0))
+    assert apart.rules["cores_busy"] == 1
+    limited = simulate(workload(replace(a, cores=16), replace(b, cores=8), vector), [], parameters())
+    assert limited.starts == (0.0, 0.0, 0.0) and limited.rules["cores_busy"] == 0
+    assert limited.time == pytest.approx(17.0)
+
+
+def test_cores_go_to_the_kernel_that_has_waited_longest() -> None:
+    """Side waits since 1 for main's first kernel; main's second one is ready later, so it comes behind."""
+    step = workload(
+        matmul(0, "a", 5 * MB), matmul(1, "b", 5 * MB), idle(2, 1.0, "side"), matmul(3, "c", 5 * MB, "side")
+    )
+    assert simulate(step, [], parameters()).starts == pytest.approx((0.0, 10.0, 0.0, 5.0))
+
+
+def test_kernels_of_a_given_time_hold_no_cores() -> None:
+    """Durations from a profile were measured side by side: they are not put one behind the other."""
+    kernels = [Kernel(i, "MatMul", "", "cube", stream, fixed_us=9.0) for i, stream in enumerate("ab")]
+    assert simulate(workload(*kernels), [], parameters()).time == 9.0
 
 
 def test_a_copy_slows_a_bystander_that_is_bound_by_memory() -> None:

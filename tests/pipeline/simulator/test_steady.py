@@ -17,12 +17,13 @@ LAYERS = 12
 def model(sizes: tuple[int, ...] = (10 * MB,) * LAYERS, multi_stream: bool = False) -> Workload:
     """An embedding, layers of a window and two MatMuls (the second on a stream of its own if asked for), a head."""
     kernels: list[Kernel] = [matmul(0, "embed", MB)]
+    side = "side" if multi_stream else "main"
     for layer, size in enumerate(sizes):
         n = 3 * layer + 1
         kernels += [
             replace(idle(n, 8.0, inputs=[n - 2 + (layer == 0)]), layer=layer),
-            replace(matmul(n + 1, f"{layer}.up", size, inputs=[n]), layer=layer),
-            replace(matmul(n + 2, f"{layer}.down", 6 * MB, "side" if multi_stream else "main", [n]), layer=layer),
+            replace(matmul(n + 1, f"{layer}.up", size, inputs=[n], cores=12), layer=layer),
+            replace(matmul(n + 2, f"{layer}.down", 6 * MB, side, [n], cores=12), layer=layer),
         ]
     kernels.append(matmul(len(kernels), "head", 20 * MB, inputs=[len(kernels) - 2, len(kernels) - 1]))
     return Workload(tuple(kernels), layers=len(sizes))
