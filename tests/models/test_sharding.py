@@ -19,6 +19,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("longcat_flash", {"dense_tp_size": 2, "o_proj_tp_size": 2, "attn_tp_size": 2, "moe_tp_size": 2, "next_n": 1}),
     ("longcat_flash", {"moe_ep_size": 2, "quant": "w8a8", "next_n": 1}),
     (
+        "deepseek_v3",
+        {"dense_tp_size": 2, "o_proj_tp_size": 2, "lmhead_tp_size": 2, "embed_tp_size": 2, "moe_ep_size": 2},
+    ),
+    ("deepseek_v3", {"dense_tp_size": 2, "o_proj_tp_size": 2, "attn_tp_size": 2, "moe_tp_size": 2, "next_n": 1}),
+    ("deepseek_v3", {"moe_ep_size": 2, "quant": "w8a8", "next_n": 1}),
+    ("qwen3_moe", {"attn_tp_size": 2, "o_proj_tp_size": 2, "moe_ep_size": 2, "lmhead_tp_size": 2, "embed_tp_size": 2}),
+    ("qwen3_moe", {"moe_tp_size": 2, "next_n": 1}),
+    (
         "qwen3",
         {"attn_tp_size": 2, "o_proj_tp_size": 2, "dense_tp_size": 2, "lmhead_tp_size": 2, "embed_tp_size": 2},
     ),

@@ -35,7 +35,11 @@ def model(
 
 
 def recipe_data(name: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(CONF / "recipe" / f"{name}.yaml"))
+    """The recipe's mapping; one that inherits gives only what differs from its parent."""
+    own: Any = OmegaConf.to_container(OmegaConf.load(CONF / "recipe" / f"{name}.yaml"))
+    parents = [entry for entry in own.pop("defaults", []) if entry != "_self_"]
+    inherited = [recipe_data(entry.removeprefix("/recipe/").partition("@")[0]) for entry in parents]
+    return OmegaConf.to_container(OmegaConf.merge(*inherited, own))
 
 
 def resolved(
