@@ -57,7 +57,7 @@ class Qwen3MoeExperts(nn.Module):
     def forward(self, x: Tensor, scale: Tensor | None, counts: Tensor) -> Tensor:
         """Rows sorted by expert [R, H] (int8 with scales [R] if quantised), rows per expert -> [R, H]."""
         merged = ops.grouped_matmul(x, self.w13_weight, counts, self.routing)
-        x, scale = ops.activate(merged, scale, self.w13_weight_scale, counts)
+        x, scale = ops.activate(merged, scale, self.w13_weight_scale, counts, self.routing)
         return ops.grouped_matmul(x, self.w2_weight, counts, self.routing, scale, self.w2_weight_scale, self.dtype)
 
 

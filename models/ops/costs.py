@@ -153,6 +153,29 @@ def combine(
     return Cost(other_bytes=rows + 2 * tensor_bytes(x), comm_bytes=remote, comm_ranks=routing.ep_size)
 
 
+def _tokens(x: Tensor, routing: Routing) -> int:
+    """Tokens of this die behind the rows of its experts: the loopback's dispatch makes top_k rows per token."""
+    return x.shape[0] // routing.top_k
+
+
+def _rows(x: Tensor, routing: Routing | None) -> float:
+    """Rows to expect, which are fewer where zero experts take some."""
+    return float(x.shape[0]) if routing is None else routing.expected_rows(_tokens(x, routing))
+
+
+def swiglu(x: Tensor, routing: Routing | None = None) -> Cost:
+    """Reads gate and up, writes half as much."""
+    return Cost(other_bytes=_rows(x, routing) * x.shape[-1] * x.element_size() * 1.5)
+
+
+def dequant_swiglu_quant(
+    x: Tensor, scale: Tensor, weight_scale: Tensor, counts: Tensor | None = None, routing: Routing | None = None
+) -> Cost:
+    """Reads int32 sums and a float32 scale per row, writes int8 and another scale."""
+    row = x.shape[-1] * x.element_size() + x.shape[-1] // 2 + 2 * scale.element_size()
+    return Cost(other_bytes=_rows(x, routing) * row)
+
+
 def grouped_matmul(
     x: Tensor,
     weight: Tensor,
@@ -163,8 +186,7 @@ def grouped_matmul(
     dtype: torch.dtype | None = None,
 ) -> Cost:
     """Expected rows of all local experts; the stack's share that is read is that of experts with tokens."""
-    tokens = x.shape[0] // routing.top_k  # the loopback's dispatch makes top_k rows per token
-    rows = routing.expected_rows(tokens)
+    tokens, rows = _tokens(x, routing), _rows(x, routing)
     out_size = 4 if x.dtype is torch.int8 and scale is None else 2
     return Cost(
         flops=2.0 * rows * weight.shape[1] * weight.shape[2],

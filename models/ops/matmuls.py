@@ -6,6 +6,7 @@ from torch import Tensor
 from models.kernels import kernel
 from models.ops import costs, plain
 from models.ops.backend import backend
+from models.ops.routing import Routing
 
 
 @kernel("MatMul", "cube", costs.matmul)
@@ -38,15 +39,15 @@ def quant_matmul(
     return backend(x).quant_matmul(x, weight, weight_scale, scale, dtype)
 
 
-@kernel("SwiGLU", "vector")
-def swiglu(x: Tensor) -> Tensor:
-    """x [T, 2 I] = (gate, up) -> silu(gate) * up [T, I]."""
+@kernel("SwiGLU", "vector", costs.swiglu)
+def swiglu(x: Tensor, routing: Routing | None = None) -> Tensor:
+    """x [T, 2 I] = (gate, up) -> silu(gate) * up [T, I]; `routing` if these are rows of experts."""
     return backend(x).swiglu(x)
 
 
-@kernel("DequantSwigluQuant", "vector")
+@kernel("DequantSwigluQuant", "vector", costs.dequant_swiglu_quant)
 def dequant_swiglu_quant(
-    x: Tensor, scale: Tensor, weight_scale: Tensor, counts: Tensor | None = None
+    x: Tensor, scale: Tensor, weight_scale: Tensor, counts: Tensor | None = None, routing: Routing | None = None
 ) -> tuple[Tensor, Tensor]:
     """int32 sums [T, 2 I] -> int8 [T, I] and scales [T]; `weight_scale` is [2 I], or [E, 2 I] with `counts` [E]."""
     return backend(x).dequant_swiglu_quant(x, scale, weight_scale, counts)
@@ -58,9 +59,16 @@ def quantise(x: Tensor, enabled: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def activate(
-    merged: Tensor, scale: Tensor | None, weight_scale: Tensor | None, counts: Tensor | None = None
+    merged: Tensor,
+    scale: Tensor | None,
+    weight_scale: Tensor | None,
+    counts: Tensor | None = None,
+    routing: Routing | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gated activation between two projections: one fused kernel, which also requantises if there are scales."""
+    """The gated activation between two projections: one fused kernel, which also requantises if there are scales.
+
+    Between the projections of experts it gets their rows' `counts` and `routing`.
+    """
     if scale is None or weight_scale is None:
-        return swiglu(merged), None
-    return dequant_swiglu_quant(merged, scale, weight_scale, counts)
+        return swiglu(merged, routing), None
+    return dequant_swiglu_quant(merged, scale, weight_scale, counts, routing)

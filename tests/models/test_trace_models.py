@@ -116,6 +116,10 @@ def test_operations_and_bytes_by_formula(longcat):
     assert first.flops == pytest.approx(2 * 64 * 6144 * 4096) and second.flops == pytest.approx(2 * 64 * 2048 * 6144)
     (read,) = first.weights
     assert read.share == pytest.approx(1 - (1 - 12 / 768) ** 1024) and read.share_low < read.share
+    # The same rows in all kernels of the experts: not the 96 of the loopback, which sends picks of zero experts too.
+    assert kernel["mlp.experts", "DequantSwigluQuant"].other_bytes == 64 * (4096 * 4 + 2048 + 2 * 4)
+    assert first.other_bytes == 64 * (6144 + 4096 * 4) and second.other_bytes == 64 * (2048 + 6144 * 2)
+    assert kernel["mlps.0", "DequantSwigluQuant"].other_bytes == 64 * (3072 * 4 + 1536 + 2 * 4)
     attention = kernel["self_attn.0", "FusedInferAttentionScore"]
     assert attention.flops == 2 * 8 * 64 * 4096 * (576 + 512)
     cache = 4 * 4096 * 576 * 2
