@@ -1,11 +1,12 @@
 """From a composed configuration to something that can be run: every part read, checked, loaded, traced, resolved."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from models.problems import Problem, RefusedError, raise_errors
+from pipeline.environment import interpreter_problems
 from pipeline.memo import MEMO, fingerprint
 from pipeline.recipe import Recipe, parse_recipe
 from pipeline.yaml_source import YamlSource
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from models.workload import Workload
     from pipeline.resolve import Resolution
     from pipeline.simulator import Machine
+    from transforms.realisation import Realisation
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class Experiment:
         draws, seed: of the simulator's bands.
         problems: found so far. Errors of the recipe are among them: what could be read of it can still be resolved, so
             that `prepare` reports everything at once.
+        files: config group -> the YAML file behind it, for file and line of problems.
     """
 
     config: Mapping[str, Any]
@@ -41,6 +44,7 @@ class Experiment:
     draws: int
     seed: int
     problems: tuple[Problem, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def transform(self) -> str:
@@ -78,6 +82,7 @@ class Prepared:
         workload: one decode step of `full`.
         resolution: plan and matches on `full`.
         tiny_resolution: plan on `tiny`, with the byte counts of `full`.
+        realisation: the plan as code; None where this interpreter can't rewrite source.
         problems: all warnings.
     """
 
@@ -87,6 +92,7 @@ class Prepared:
     workload: "Workload"
     resolution: "Resolution"
     tiny_resolution: "Resolution"
+    realisation: "Realisation | None"
     problems: tuple[Problem, ...]
 
 
@@ -138,33 +144,58 @@ def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | No
         backend.get("draws", 256),
         backend.get("seed", 0),
         tuple(_once([*problems, *found])),
+        sources,
     )
 
 
 def prepare(experiment: Experiment) -> Prepared:
-    """Load, trace and resolve. What another grid point has done already is reused.
+    """Load, trace, resolve and transform. What another grid point has done already is reused.
 
     Raises:
-        RefusedError: with every problem of the recipe on this model.
+        RefusedError: with every problem of the recipe on this model, or every reason why the plan can't be placed.
     """
+    from pipeline.preconditions import Places
     from pipeline.resolve import resolve
 
     full, workload = _model(experiment, "full")
     key = fingerprint(experiment.model_key, experiment.machine_key, experiment.config["recipe"])
+    places = Places(experiment.config, experiment.files)
     resolution = MEMO.get(
         "resolved recipe",
         key,
-        lambda: resolve(experiment.recipe, full, workload, experiment.machine, exe_mode=experiment.exe_mode),
+        lambda: resolve(
+            experiment.recipe, full, workload, experiment.machine, exe_mode=experiment.exe_mode, places=places
+        ),
     )
     problems = raise_errors(_once([*experiment.problems, *resolution.problems]))
     tiny, tiny_workload = _model(experiment, "tiny")
     tiny_resolution = MEMO.get(
         "recipe resolved on the tiny model",
         key,
-        lambda: resolve(experiment.recipe, tiny, tiny_workload, sizes=resolution.sizes, exe_mode=experiment.exe_mode),
+        lambda: resolve(
+            experiment.recipe,
+            tiny,
+            tiny_workload,
+            sizes=resolution.sizes,
+            exe_mode=experiment.exe_mode,
+            strategy=resolution.scopes.strategy or None,
+        ),
     )
     raise_errors(tiny_resolution.problems)
-    return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, tuple(problems))
+    realisation = _realise(experiment, tiny, tiny_resolution)
+    return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, realisation, tuple(problems))
+
+
+def _realise(experiment: Experiment, tiny: "LoadedModel", resolution: "Resolution") -> "Realisation | None":
+    from transforms.recording import record
+    from transforms.registry import realise
+
+    if experiment.transform == "wrap":
+        return realise("prefetch.wrap", tiny, resolution.plan)
+    if interpreter_problems():
+        return None
+    recording = MEMO.get("recorded calls of a tiny decode step", experiment.model_key, lambda: record(tiny))
+    return realise("prefetch.source", tiny, resolution.plan, recording)
 
 
 def _model(experiment: Experiment, size: Any) -> "tuple[LoadedModel, Workload]":

@@ -4,9 +4,10 @@ import hashlib
 import re
 from typing import Any
 
+from models.problems import Problem, RefusedError
+from pipeline.environment import interpreter_problems
 from pipeline.experiment import Prepared
 from pipeline.sizes_text import approximate_size
-from pipeline.trial import make_source, source_name
 from pipeline.validate import setting
 
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
@@ -16,9 +17,14 @@ def run_propose(prepared: Prepared) -> tuple[str, dict[str, Any]]:
     """The proposal as Markdown, and the same as data.
 
     Raises:
-        RefusedError: the plan can't be written into the source; holds every reason.
+        RefusedError: there is no source to change.
     """
-    source, name = make_source(prepared), source_name(prepared)
+    source = prepared.realisation.source if prepared.realisation else None
+    if source is None:
+        message = "transform=wrap changes no source, so there is no diff to propose"
+        wrap = Problem("error", "no-source", message, "Use transform=source.", "transform")
+        raise RefusedError([wrap] if prepared.realisation else interpreter_problems())
+    name = source.name
     plan = prepared.resolution.plan
     points = insertion_points(source.diff)
     digest = patch_hash(plan.hash, source.diff, source.before)

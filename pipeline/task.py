@@ -99,7 +99,7 @@ def run_trial_in(
         with _time_limit((config.get("trial") or {}).get("timeout")):
             prepared = PREPARED.pop(key, None) or prepare(config, files)
             stage = "trial"
-            result = _run(prepared, directory, typed, key)
+            result = _run(prepared, directory, typed, key, auto_graph=sweep is None)
     except KeyboardInterrupt:
         outputs.write_status(directory, "failed", key=key, stage=stage, error="interrupted")
         if ledger:
@@ -152,11 +152,11 @@ def failed_rungs(result: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} {r['status'].replace('_', ' ')}: {r.get('detail', '')}" for name, r in bad)
 
 
-def _run(prepared: Any, directory: Path, typed: Sequence[str], key: str) -> dict[str, Any]:
+def _run(prepared: Any, directory: Path, typed: Sequence[str], key: str, auto_graph: bool) -> dict[str, Any]:
     from pipeline.trial import run_trial
 
     command = [shlex.quote(word) for word in ("npu-recipes", "run", *typed)]
-    record = run_trial(prepared, directory, command, key, typed)
+    record = run_trial(prepared, directory, command, key, typed, auto_graph)
     return json.loads(json.dumps(record.to_json(), default=str))
 
 

@@ -3,25 +3,21 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.problems import RefusedError
+from pipeline.environment import interpreter_problems
 from pipeline.experiment import Prepared
 from pipeline.memo import MEMO, fingerprint
 from pipeline.outputs import write_json, write_text
 from pipeline.record import Assessment, Rung, TrialRecord
 
 if TYPE_CHECKING:
-    from models.loading import LoadedModel
+    from pipeline.graph.rung import GraphCheck
     from pipeline.simulator import Forecast
-    from pipeline.verify import Build
-    from transforms.prefetch_source import SourceResult
-
-GRAPH_NOT_RUN = Rung(
-    "not_run",
-    "this version does not lower through the NPU compiler's front end; whether the graph is legal was not checked",
-    "本版本不经过 NPU 编译器前端,图的合法性未检查",
-)
+    from transforms.realisation import Realisation, SourceResult
 
 
 class StageError(RuntimeError):
@@ -33,7 +29,12 @@ class StageError(RuntimeError):
 
 
 def run_trial(
-    prepared: Prepared, directory: Path, command: Sequence[str] = (), key: str = "", typed: Sequence[str] = ()
+    prepared: Prepared,
+    directory: Path,
+    command: Sequence[str] = (),
+    key: str = "",
+    typed: Sequence[str] = (),
+    auto_graph: bool = True,
 ) -> TrialRecord:
     """Run one trial and write its files into `directory`.
 
@@ -43,20 +44,25 @@ def run_trial(
         command: words of the command that runs this trial alone again.
         key: the trial key.
         typed: the overrides as a user typed them.
+        auto_graph: whether `verify.graph=auto` runs the graph rung, which takes much longer than all others.
 
     Raises:
+        RefusedError: this interpreter can't rewrite source.
         StageError: a stage crashed. A failed rung is no crash: it is in the record.
     """
     experiment, plan = prepared.experiment, prepared.resolution.plan
     seconds: dict[str, float] = {}
     MEMO.take_reused()
+    realisation = prepared.realisation
+    if realisation is None:
+        raise RefusedError(interpreter_problems())
+    source = realisation.source
     with _stage("transform", seconds):
         write_json(directory / "plan.json", plan.to_json())
-        source = make_source(prepared) if experiment.transform == "source" else None
         if source is not None:
             write_text(directory / "patch.diff", source.diff)
     with _stage("verify", seconds):
-        rungs, planned, observed = _verify(prepared, source, directory / "transformed")
+        rungs, planned, observed, graph = _verify(prepared, realisation, directory / "transformed", auto_graph)
     with _stage("forecast", seconds):
         assessment, forecast = _assess(prepared, rungs["numerics"])
         rungs["performance"] = _performance(assessment)
@@ -74,7 +80,7 @@ def run_trial(
         calls_observed=observed,
         assessment=assessment,
         diff=source.diff if source else "",
-        changed_files=[source_name(prepared)] if source else [],
+        changed_files=[source.name] if source else [],
         reused=MEMO.take_reused(),
         rerun=" ".join(command),
         language="zh" if experiment.language == "zh" else "en",
@@ -82,88 +88,50 @@ def run_trial(
         seconds=seconds,
     )
     with _stage("report", seconds):
-        _write(directory, record, prepared, forecast)
+        _write(directory, record, prepared, forecast, graph)
     return record
 
 
-def make_source(prepared: Prepared) -> "SourceResult":
-    """The plan written into the model's source; nothing is written to disk.
-
-    Raises:
-        RefusedError: some entry can't be written; holds every reason.
-    """
-    from transforms.prefetch_source import prefetch_source
-    from transforms.recording import record
-
-    tiny = prepared.tiny
-    recording = MEMO.get("recorded calls of a tiny decode step", prepared.experiment.model_key, lambda: record(tiny))
-    return prefetch_source(tiny, prepared.tiny_resolution.plan, recording)
-
-
-def source_name(prepared: Prepared) -> str:
-    """The modeling file as the diff names it, relative to the folder above its package."""
-    return prepared.tiny.python_module.__name__.replace(".", "/") + ".py"
-
-
 def _verify(
-    prepared: Prepared, source: "SourceResult | None", directory: Path
-) -> tuple[dict[str, Rung], int | None, int | None]:
-    """The rungs below performance, and the calls planned and observed."""
+    prepared: Prepared, realisation: "Realisation", directory: Path, auto_graph: bool
+) -> "tuple[dict[str, Rung], int | None, int | None, GraphCheck | None]":
+    """The rungs below performance, the calls planned and observed, and what the graph rung found."""
     from pipeline.verify import baseline_run, check_compiles, check_numerics
 
-    experiment, tiny = prepared.experiment, prepared.tiny
-    rungs = {
-        "compiles": Rung("not_run", "verify.compiles=false"),
-        "numerics": Rung("not_run", "verify.numerics=false"),
-        "graph": GRAPH_NOT_RUN,
-    }
-    if experiment.wants("graph") is True:
-        rungs["graph"] = Rung("could_not_check", GRAPH_NOT_RUN.detail, GRAPH_NOT_RUN.zh)
-    plan = prepared.tiny_resolution.plan
-    build = _builder(tiny, prepared, source, directory)
-    if experiment.wants("compiles"):
-        rungs["compiles"] = check_compiles(tiny, build, {source_name(prepared): source.after} if source else None)
-    if not experiment.wants("numerics"):
-        return rungs, len(plan.prefetch), None
-    if rungs["compiles"].status == "failed":
-        rungs["numerics"] = Rung("not_run", "the transformed model does not run")
-        return rungs, len(plan.prefetch), None
-    baseline = MEMO.get("baseline outputs of the tiny model", experiment.model_key, lambda: baseline_run(tiny))
-    rungs["numerics"], planned, observed = check_numerics(tiny, plan, build, baseline)
-    return rungs, planned, observed
-
-
-def _builder(tiny: "LoadedModel", prepared: Prepared, source: "SourceResult | None", directory: Path) -> "Build":
-    """How the rungs get the transformed model, switch on or off."""
-    if source is None:
-        return _wrap_builder(tiny, prepared)
-    from transforms.prefetch_source import load_rewritten
-
-    loaded: list[Any] = []
+    experiment, tiny, plan = prepared.experiment, prepared.tiny, prepared.tiny_resolution.plan
+    source = realisation.source
 
     def build(switch: bool) -> Any:
-        if not loaded:
-            loaded.append(load_rewritten(tiny, source, directory))
-        return tiny.rebuild(loaded[0], enable_prefetch=switch)
+        return realisation.build(switch, directory)
 
-    return build
+    rungs = {rung: Rung("not_run", f"verify.{rung}=false") for rung in ("compiles", "numerics", "graph")}
+    planned, observed = len(plan.prefetch), None
+    if experiment.wants("compiles"):
+        rungs["compiles"] = check_compiles(tiny, build, {source.name: source.after} if source else None)
+    broken = rungs["compiles"].status == "failed"
+    if experiment.wants("numerics") and broken:
+        rungs["numerics"] = Rung("not_run", "the transformed model does not run")
+    elif experiment.wants("numerics"):
+        baseline = MEMO.get("baseline outputs of the tiny model", experiment.model_key, lambda: baseline_run(tiny))
+        rungs["numerics"], planned, observed = check_numerics(tiny, plan, build, baseline)
+    wanted = experiment.wants("graph")
+    graph = None
+    if wanted == "auto" and not auto_graph:
+        rungs["graph"] = Rung("not_run", "verify.graph=auto leaves it out in a sweep; verify.graph=true runs it")
+    elif wanted:
+        graph = _graph(prepared, source, required=wanted is True)
+        rungs["graph"] = graph.rung
+    return rungs, planned, observed, graph
 
 
-def _wrap_builder(tiny: "LoadedModel", prepared: Prepared) -> "Build":
-    from transforms.prefetch_wrap import prefetch_wrap
+def _graph(prepared: Prepared, source: "SourceResult | None", required: bool) -> "GraphCheck":
+    """The graph rung; one that was asked for and could not run counts as not checked."""
+    from pipeline.graph.rung import check_graph
 
-    @contextmanager
-    def build(switch: bool) -> Iterator[Any]:
-        if not switch:
-            yield tiny.module
-            return
-        wrapped = prefetch_wrap(tiny, prepared.tiny_resolution.plan)
-        try:
-            yield tiny.module
-        finally:
-            wrapped.undo()
-
-    return build
+    check = check_graph(prepared, source.after if source else None)
+    if required and check.rung.status == "not_run":
+        return replace(check, rung=replace(check.rung, status="could_not_check"))
+    return check
 
 
 def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]":
@@ -200,11 +168,14 @@ def _performance(assessment: Assessment) -> Rung:
     return Rung("passed", text, f"建模结果,非实测:decode 单步 {gain.value:+.2f} % [{gain.low:+.2f}, {gain.high:+.2f}]")
 
 
-def _write(directory: Path, record: TrialRecord, prepared: Prepared, forecast: "Forecast") -> None:
+def _write(
+    directory: Path, record: TrialRecord, prepared: Prepared, forecast: "Forecast", graph: "GraphCheck | None"
+) -> None:
     from pipeline.report import write_report
 
     data = record.to_json()
-    write_json(directory / "verification.json", data["verification"])
+    rungs = {**data["verification"], **({"graph": graph.to_json()} if graph else {})}
+    write_json(directory / "verification.json", rungs)
     write_json(directory / "metrics.json", {k: data[k] for k in ("metrics", "targets", "checklist", "verdict")})
     write_report(directory, record, prepared.workload, forecast)
 

@@ -35,7 +35,7 @@ def prefetch_source(loaded: Any, plan: Plan, recording: Recording | None = None)
     before = recording.source.text
     after = _rewrite(recording, plan) if plan.prefetch else before
     name = recording.python_module.__name__.replace(".", "/") + ".py"
-    return SourceResult(before, after, unified_diff(before, after, name), recording.source.path, _notes(before))
+    return SourceResult(before, after, unified_diff(before, after, name), recording.source.path, name, _notes(before))
 
 
 def load_rewritten(loaded: Any, result: SourceResult, directory: Path) -> ModuleType:
@@ -43,12 +43,12 @@ def load_rewritten(loaded: Any, result: SourceResult, directory: Path) -> Module
     return load_sibling(loaded.python_module, result.after, directory)
 
 
-def realise(loaded: Any, plan: Plan, directory: Path, recording: Recording | None = None) -> Realisation:
-    """Rewrite, load, and build with the switch on or off; see `prefetch_source`."""
+def realise(loaded: Any, plan: Plan, recording: Recording | None = None) -> Realisation:
+    """Rewrite now; load, and build with the switch on or off, when asked to; see `prefetch_source`."""
     result = prefetch_source(loaded, plan, recording)
     rewritten: list[ModuleType] = []  # loaded when it is first needed: that is the *compiles* rung's business
 
-    def build(enabled: bool) -> nn.Module:
+    def build(enabled: bool, directory: Path) -> nn.Module:
         if not rewritten:
             rewritten.append(load_rewritten(loaded, result, directory))
         return loaded.rebuild(rewritten[0], enable_prefetch=enabled)

@@ -78,10 +78,10 @@ def prefetch_wrap(loaded: Any, plan: Plan) -> Wrapped:
     return Wrapped(module, handles)
 
 
-def realise(loaded: Any, plan: Plan, directory: Path, recording: Any = None) -> Realisation:
-    """Wrap for the time of a `with` block, or lend the model as it is; needs neither directory nor recording."""
+def realise(loaded: Any, plan: Plan, recording: Any = None) -> Realisation:
+    """Wrap for the time of a `with` block, or lend the model as it is; needs no recording."""
 
-    def build(enabled: bool) -> Wrapped | nn.Module:
+    def build(enabled: bool, directory: Path) -> Wrapped | nn.Module:
         return prefetch_wrap(loaded, plan) if enabled else loaded.module
 
     return Realisation(build)

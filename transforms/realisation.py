@@ -18,6 +18,7 @@ class SourceResult:
         before, after: the whole text.
         diff: unified diff, `""` if nothing changed. `patch -p1` applies it above the package, `-R` takes it back.
         path: the original file.
+        name: the file as the diff names it, relative to the folder above its package.
         notes: what a reader of the diff should know about the file.
     """
 
@@ -25,6 +26,7 @@ class SourceResult:
     after: str
     diff: str
     path: Path
+    name: str
     notes: tuple[str, ...] = ()
 
 
@@ -33,9 +35,10 @@ class Realisation:
     """A plan realised on a model.
 
     Attributes:
-        build: with the switch on or off, the transformed model, or a context manager that lends and restores it.
+        build: with the switch on or off, and a directory for rewritten files, the transformed model, or a context
+            manager that lends and restores it.
         source: the rewritten file, None for a transform that needs no source.
     """
 
-    build: Callable[[bool], Built]
+    build: Callable[[bool, Path], Built]
     source: SourceResult | None = None

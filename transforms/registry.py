@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from models.problems import Problem, RefusedError
@@ -22,8 +21,7 @@ class Transform:
         lever: which part of the plan it realises.
         needs_source: whether it reads and rewrites the modeling file.
         doc: one sentence.
-        realise: `(loaded, plan, directory, recording=None) -> Realisation`; raises RefusedError. The directory gets
-            rewritten files.
+        realise: `(loaded, plan, recording=None) -> Realisation`; raises RefusedError if the plan can't be placed whole.
         examples: before and after, executed by a test.
     """
 
@@ -71,6 +69,6 @@ def transform(name: str) -> Transform:
     return TRANSFORMS[name]
 
 
-def realise(name: str, loaded: Any, plan: Plan, directory: Path, recording: Any = None) -> Realisation:
+def realise(name: str, loaded: Any, plan: Plan, recording: Any = None) -> Realisation:
     """Realise a plan with the named transform."""
-    return transform(name).realise(loaded, plan, directory, recording)
+    return transform(name).realise(loaded, plan, recording)

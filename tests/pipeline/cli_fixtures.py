@@ -134,7 +134,7 @@ def _prepare(config: Mapping[str, Any]) -> Any:
     return SimpleNamespace(experiment=config, problems=[warning] if config["runtime"]["name"] == "eager" else [])
 
 
-def _trial(app: App, prepared: Any, directory: Path, command: Any = (), key: str = "", typed: Any = ()) -> Any:
+def _trial(app: App, prepared: Any, directory: Path, *rest: Any) -> Any:
     config = prepared.experiment
     app.trials.append(config)
     print("a library that prints")

@@ -41,10 +41,10 @@ def test_every_transform_is_explained_and_realises_a_plan(name: str, tmp_path: P
     assert registered.doc.endswith(".") and registered.examples
     loaded = load_text(registered.examples[0].before, tmp_path)
     plan = plan_for(loaded, targets(registered.examples[0]))
-    result = realise(name, loaded, plan, tmp_path / "rewritten")
+    result = realise(name, loaded, plan)
     assert (result.source is not None) == registered.needs_source
     for enabled in (True, False):
-        built = result.build(enabled)
+        built = result.build(enabled, tmp_path / "rewritten")
         with observe() as calls:
             if hasattr(built, "__enter__"):
                 with built as module:

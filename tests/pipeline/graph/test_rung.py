@@ -18,7 +18,6 @@ from pipeline.graph.folder import BrokenFrontEndError, NoFrontEndError, find_fro
 from pipeline.graph.rung import ASSUMED, Limits, check_graph
 from pipeline.graph.supervise import Ended
 from pipeline.overrides import read_overrides
-from pipeline.trial import make_source
 from tests.pipeline.graph.fake_front_end import make_front_end
 from tests.pipeline.graph.toy_graphs import PLAN, ge_graph
 
@@ -45,7 +44,7 @@ def longcat():
 
 @pytest.fixture(scope="module")
 def source(longcat):
-    return make_source(longcat).after
+    return longcat.realisation.source.after
 
 
 # ------------------------------------------------------------------------------------------------- the real front end
@@ -129,7 +128,7 @@ def test_a_refusal_of_the_front_end_names_the_recipes_key(longcat, source):
 @real
 def test_npugraph_ex_lowers_to_an_fx_graph():
     model = prepared(*LONGCAT, "runtime=npugraph_ex")
-    check = check_graph(model, make_source(model).after)
+    check = check_graph(model, model.realisation.source.after)
     assert check.graph is not None, check.rung.detail
     assert (check.graph.kind, check.found) == ("fx", 19)
     assert {f.code for f in check.findings} <= {"stream", "ge-only"}
