@@ -26,7 +26,7 @@ class Effect:
         kernels: the kernels that read its weights.
         op: operator of the first of them.
         baseline, optimized: time of one such kernel.
-        memory_bound: share of the kernel's baseline time that moving its bytes from HBM takes.
+        memory_bound: share of the kernel's baseline time in which HBM sets the pace, other streams' traffic included.
         window: time between the dependency's end and the target's start, baseline.
         copy_time: time of one copy, from its release to its last byte.
         window_baseline, window_optimized: summed time of the kernels that run in the windows, targets left out.
@@ -162,7 +162,9 @@ def effects(
             c.resident + c.moved * _progress(c.start, c.end, start1[placements[p].reader])
             for c, p in zip(copies, positions, strict=True)
         )
-        bytes_alone = sum(before.kernel_hbm_bytes[k] / hbm_rate(workload.kernels[k], parameters) for k in kernels)
+        waiting = sum(
+            hbm_time(workload.kernels[k], float(time0[k]), before.kernel_hbm_bytes[k], parameters) for k in kernels
+        )
         found.append(
             Effect(
                 target=target,
@@ -171,7 +173,7 @@ def effects(
                 op=workload.kernels[kernels[0]].op,
                 baseline=float(time0[kernels].mean()),
                 optimized=float(time1[kernels].mean()),
-                memory_bound=min(1.0, bytes_alone / max(float(time0[kernels].sum()), 1e-9)),
+                memory_bound=min(1.0, waiting / max(float(time0[kernels].sum()), 1e-9)),
                 window=float((closed - opened).mean()),
                 copy_time=float(np.mean([c.end - c.release for c in copies])),
                 window_baseline=float(time0[window].sum()),
@@ -214,6 +216,39 @@ def hbm_rate(kernel: Kernel, parameters: "Parameters") -> float:
     """Bytes/us that a kernel can draw from HBM if nothing else runs."""
     hbm = parameters.hbm_peak * parameters["hbm_share"]
     return min(hbm, (kernel.cores or parameters.cores) * parameters["core_bandwidth"])
+
+
+def hbm_time(kernel: Kernel, time: float, moved: float, parameters: "Parameters") -> float:
+    """How long HBM sets the pace of a kernel, us.
+
+    All but its fixed time if the transfer ends last (beside other streams it takes longer than alone), else what the
+    transfer takes by itself: the rest is compute.
+
+    Args:
+        kernel: the kernel.
+        time: what it took, us.
+        moved: bytes that it drew from HBM.
+        parameters: the machine's nominal values.
+    """
+    if moved <= 0.0:
+        return 0.0
+    fixed = parameters.fixed_us(kernel.op, kernel.engine)
+    if kernel.engine == "communication":
+        fixed += parameters["rank_latency"] * (kernel.comm_ranks - 1)
+    transfer = time - fixed
+    if transfer > _compute_time(kernel, parameters) * (1 + 1e-6):
+        return transfer
+    return min(time, moved / hbm_rate(kernel, parameters))
+
+
+def _compute_time(kernel: Kernel, parameters: "Parameters") -> float:
+    """Time on the cores or on the link, us."""
+    if kernel.engine == "communication":
+        return kernel.comm_bytes / parameters["link_bandwidth"]
+    if not kernel.flops:
+        return 0.0
+    peak = parameters["peak_vector" if kernel.engine == "vector" else f"peak_{kernel.flops_dtype}"]
+    return kernel.flops / (peak * min(1.0, (kernel.cores or parameters.cores) / parameters.cores))
 
 
 def _in_flight(step: "StepResult", readers: Sequence[int]) -> float:

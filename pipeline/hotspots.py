@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING
 
 from models.workload import Workload
-from pipeline.effects import hbm_rate
+from pipeline.effects import hbm_time
 from pipeline.figures import Figure
 from pipeline.record import Hotspot
 from transforms.plan import Plan
@@ -42,7 +42,7 @@ def hotspots(
         sums = times.setdefault(group, [0.0, 0.0, 0.0])
         sums[0] += 1
         sums[1] += time
-        sums[2] += step.kernel_hbm_bytes[kernel.index] / hbm_rate(kernel, parameters)
+        sums[2] += hbm_time(kernel, time, step.kernel_hbm_bytes[kernel.index], parameters)
         for read in kernel.weights:
             if read.weight in targets:
                 names.setdefault(group, {})[targets[read.weight]] = None

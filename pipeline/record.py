@@ -235,7 +235,7 @@ class Hotspot:
         count: kernels in a step.
         time: their summed time, us.
         share: of the summed time of all kernels, %.
-        memory_bound: share of their time that moving their bytes from HBM takes, %.
+        memory_bound: share of their time in which HBM sets the pace, %.
         target: the recipe's target they read, "" if none.
     """
 

@@ -66,7 +66,10 @@ class Parameters:
     cores: int = 24
 
     def __getitem__(self, name: str) -> float:
-        return {"hbm_share": 1.0, "core_bandwidth": 1.0 * MB}[name]
+        return {"hbm_share": 1.0, "core_bandwidth": 1.0 * MB, "peak_bf16": 1.0 * MB}[name]
+
+    def fixed_us(self, op: str, engine: str) -> float:
+        return 2.0
 
 
 class Machine:

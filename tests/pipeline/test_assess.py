@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from models.workload import Kernel
 from pipeline.assess import assess
-from pipeline.effects import effects
+from pipeline.effects import effects, hbm_time
 from pipeline.record import Rung
 from pipeline.resolve import TargetMatch
 from tests.pipeline.steps import MB, PLACES, WORKLOAD, Machine, Parameters, forecast, plan
@@ -54,6 +55,21 @@ def test_effects_are_those_worked_out_by_hand() -> None:
     main, moe = found.streams
     assert (main.busy_baseline, main.end_baseline) == (44.0, 44.0)
     assert (moe.busy_optimized, moe.end_optimized) == (15.0, 25.0)
+
+
+@pytest.mark.parametrize(
+    ("time", "flops", "expected"),
+    [
+        (12.0, 0.0, 10.0),  # 10 MB at 1 MB/us behind 2 us of fixed time
+        (22.0, 0.0, 20.0),  # the same beside another stream: still HBM that it waits for, not 10 of 22 us
+        (22.0, 15.0 * MB, 20.0),  # alone it would compute for longer, beside the other stream it waits for HBM
+        (32.0, 30.0 * MB, 10.0),  # computes for 30 us
+    ],
+)
+def test_hbm_sets_the_pace_also_where_other_streams_take_part_of_it(time: float, flops: float, expected: float) -> None:
+    kernel = Kernel(0, "MatMul", "m", "cube", flops=flops)
+    parameters: Any = Parameters()
+    assert hbm_time(kernel, time, 10.0 * MB, parameters) == pytest.approx(expected)
 
 
 def test_a_copy_that_is_half_done_covers_half() -> None:
