@@ -21,6 +21,11 @@ _SAID = (
     (r"No matching torch\.npu\.super_kernel_scope_begin", "scope", "a SuperKernel scope that ends with another label"),
     (r"ge converter is not implement", "", "an operator that the front end has no converter for"),
     (r"Call to `torch\._dynamo\.graph_break\(\)`|graph break", "", "a graph break: a decode step must be one graph"),
+    (
+        r"RecursionError",
+        "",
+        "a chain of modules that link to each other, too long for dynamo (on an NPU host it says the same)",
+    ),
     (r"enable_prefetch (works|in exe_mode)", "prefetch", "prefetch in an execution mode or deployment without it"),
 )
 _KEYS = {"scope": "recipe.superkernel", "prefetch": "recipe.prefetch"}

@@ -66,3 +66,9 @@ def test_a_wrap_has_no_source_to_point_at():
     found = reword(error("RuntimeError: The max_size should be greater than zero, but got 0."), PLAN, None)
     assert "rewritten source" not in found.text
     assert "a prefetch of 0 bytes" in found.text
+
+
+def test_modules_that_link_to_each_other_without_end_are_told():
+    said = "RecursionError: maximum recursion depth exceeded while calling a Python object"
+    found = reword({"type": "InternalTorchDynamoError", "message": said, "trace": ""}, PLAN, SOURCE)
+    assert "a chain of modules that link to each other" in found.text
