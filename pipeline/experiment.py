@@ -84,6 +84,7 @@ class Prepared:
         tiny_resolution: plan on `tiny`, with the byte counts of `full`.
         realisation: the plan as code; None where this interpreter can't rewrite source.
         problems: all warnings.
+        reused: what was taken over from another grid point.
     """
 
     experiment: Experiment
@@ -94,6 +95,7 @@ class Prepared:
     tiny_resolution: "Resolution"
     realisation: "Realisation | None"
     problems: tuple[Problem, ...]
+    reused: tuple[str, ...] = ()
 
 
 def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | None = None) -> Experiment:
@@ -157,6 +159,7 @@ def prepare(experiment: Experiment) -> Prepared:
     from pipeline.preconditions import Places
     from pipeline.resolve import resolve
 
+    MEMO.take_reused()
     full, workload = _model(experiment, "full")
     key = fingerprint(experiment.model_key, experiment.machine_key, experiment.config["recipe"])
     places = Places(experiment.config, experiment.files)
@@ -183,7 +186,8 @@ def prepare(experiment: Experiment) -> Prepared:
     )
     raise_errors(tiny_resolution.problems)
     realisation = _realise(experiment, tiny, tiny_resolution)
-    return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, realisation, tuple(problems))
+    reused = tuple(MEMO.take_reused())
+    return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, realisation, tuple(problems), reused)
 
 
 def _realise(experiment: Experiment, tiny: "LoadedModel", resolution: "Resolution") -> "Realisation | None":

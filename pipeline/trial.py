@@ -81,7 +81,7 @@ def run_trial(
         assessment=assessment,
         diff=source.diff if source else "",
         changed_files=[source.name] if source else [],
-        reused=MEMO.take_reused(),
+        reused=[*prepared.reused, *MEMO.take_reused()],
         rerun=" ".join(command),
         language="zh" if experiment.language == "zh" else "en",
         transform=experiment.transform,
