@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from models.loading import LoadedModel
 from models.workload import Workload
 from pipeline.checklist import make_checklist, new_tails
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pipeline.simulator.machine import Machine
 
 MIB = float(1 << 20)
+# Draws of the band of each target alone and left out: a wide net, cheap enough for every trial of a sweep.
+ALONE_DRAWS = 32
 
 
 def assess(
@@ -37,7 +41,7 @@ def assess(
     placements: Sequence[Placement] | None = None,
     loaded: LoadedModel | None = None,
     numerics: Rung | None = None,
-    alone_draws: int = 0,
+    alone_draws: int = ALONE_DRAWS,
 ) -> Assessment:
     """Judge a plan by its forecast.
 
@@ -51,12 +55,12 @@ def assess(
         placements: of the plan's entries; found here if None.
         loaded: the full-size model, for shapes and for other dependencies to propose.
         numerics: result of that rung.
-        alone_draws: draws of the band of each target alone; 0: no band (a draw of every target costs as much as as many
-            draws of the forecast).
+        alone_draws: draws of the bands of each target alone and left out; 0: no bands (a draw of every target costs as
+            much as twice as many draws of the forecast).
     """
     places = list(placements) if placements is not None else placements_of(plan, workload)
     found = effects(workload, plan, places, forecast, machine.nominal())
-    alone, without = _one_by_one(plan, places, found, baseline, forecast.gain, alone_draws)
+    alone, without = _one_by_one(plan, places, found, baseline, forecast, alone_draws)
     rows = {m.target: m for m in matches}
     flow = Flow(workload)
     settings = {
@@ -127,15 +131,15 @@ def _one_by_one(
     places: Sequence[Placement],
     found: Effects,
     baseline: "Baseline | None",
-    gain: Figure,
+    forecast: "Forecast",
     draws: int,
 ) -> tuple[dict[str, Figure], dict[str, Figure]]:
-    """Gain with each target alone, and what the whole plan loses without it."""
+    """Gain with each target alone, and what the whole plan loses without it; both paired with the baseline's draws."""
     names = [e.target for e in found.targets]
     if baseline is None or not names:
         return {}, {}
     if len(names) == 1:
-        return {names[0]: gain}, {}
+        return {names[0]: forecast.gain}, {}
     from pipeline.simulator.copies import Copy
 
     copies = [
@@ -145,9 +149,23 @@ def _one_by_one(
     plans = [[c for target, c in copies if target == name] for name in names]
     rest = [[c for target, c in copies if target != name] for name in names]
     draws = min(draws, baseline.draws)
-    alone = dict(zip(names, baseline.evaluate_many(plans, draws), strict=True))
-    others = baseline.evaluate_many(rest)
-    return alone, {name: Figure(gain.value - other.value, "pp") for name, other in zip(names, others, strict=True)}
+    before = np.concatenate(([baseline.step.time], baseline.times[:draws]))
+    times = baseline.run_draws([*plans, *rest], slice(0, 1 + draws))
+    gains = 100.0 * (before - times) / np.where(before > 0.0, before, 1.0)
+    whole = np.concatenate(([forecast.gain.value], forecast.gain_draws[:draws]))
+    alone = {name: _banded(row, "%") for name, row in zip(names, gains[: len(names)], strict=True)}
+    return alone, {name: _banded(whole - row, "pp") for name, row in zip(names, gains[len(names) :], strict=True)}
+
+
+def _banded(values: np.ndarray, unit: str) -> Figure:
+    """A figure from its nominal value and its draws; the band is that of forecasts, 10 to 90 %, nominal included."""
+    from pipeline.simulator.forecast import BAND
+
+    value = float(values[0])
+    if len(values) == 1:
+        return Figure(value, unit)
+    low, high = np.quantile(values[1:], BAND)
+    return Figure(value, unit, min(value, float(low)), max(value, float(high)))
 
 
 def _setting(

@@ -67,17 +67,17 @@ def target_signal(effect: Effect, setting: Setting) -> Signal | None:
     if slower and hurts:
         seen = Text(
             f"the target is faster ({kernel}), but the kernels in its window are {window} slower, and the whole plan "
-            f"is better without it by {-_value(setting.without):.2f} percentage points (nominal)",
+            f"is better without it by {_points(setting.without, -1, 'percentage points')}",
             f"目标算子变快({kernel}),但窗口内算子慢了 {window};"
-            f"去掉它整体反而好 {-_value(setting.without):.2f} 个百分点(名义值)",
+            f"去掉它整体反而好 {_points(setting.without, -1, '个百分点')}",
         )
         return _shrink(effect, setting, "window_slower", seen)
     if not faster and _value(setting.without) > TINY:
         seen = Text(
-            f"the target's own kernel is not faster ({kernel}), since it now runs beside other traffic, but the plan "
-            f"loses {_value(setting.without):.2f} percentage points without it (nominal)",
+            f"the target's own kernel is not faster ({kernel}), since it now runs beside other traffic, but without it "
+            f"the plan loses {_points(setting.without, 1, 'percentage points')}",
             f"目标算子本身没有变快({kernel}),因为它现在与其他访存同时进行,"
-            f"但去掉它整体会损失 {_value(setting.without):.2f} 个百分点(名义值)",
+            f"但去掉它整体会损失 {_points(setting.without, 1, '个百分点')}",
         )
         return Signal("keep", effect.target, seen, Text("keep this target", "保留该目标"))
     if not faster and effect.pushed_out >= LOST:
@@ -106,8 +106,8 @@ def target_signal(effect: Effect, setting: Setting) -> Signal | None:
     if hurts:
         seen = Text(
             f"the target is faster ({kernel}), but the plan is better without it by "
-            f"{-_value(setting.without):.2f} percentage points (nominal): its copy takes bandwidth that others need",
-            f"目标算子变快({kernel}),但去掉它整体反而好 {-_value(setting.without):.2f} 个百分点(名义值):"
+            f"{_points(setting.without, -1, 'percentage points')}: its copy takes bandwidth that others need",
+            f"目标算子变快({kernel}),但去掉它整体反而好 {_points(setting.without, -1, '个百分点')}:"
             "它占用了其他算子更需要的带宽",
         )
         return _shrink(effect, setting, "plan_better_without", seen)
@@ -236,6 +236,17 @@ def _coefficient(setting: Setting) -> Decimal:
 
 def _value(figure: Figure | None) -> float:
     return figure.value if figure is not None else 0.0
+
+
+def _points(figure: Figure | None, sign: int, unit: str) -> str:
+    """`0.17 percentage points [-0.44, +0.39]`: a nominal value, whose band may well hold its opposite."""
+    if figure is None:
+        return f"0 {unit}"
+    words = f"{sign * figure.value:.2f} {unit}"
+    if figure.low is None or figure.high is None:
+        return words
+    low, high = sorted((sign * figure.low, sign * figure.high))
+    return f"{words} [{low:+.2f}, {high:+.2f}]"
 
 
 SIGNAL_ORDER: Mapping[str, int] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from models.problems import Problem
@@ -222,6 +223,11 @@ def test_the_real_simulator_fits_and_single_targets_are_tried_alone() -> None:
     assert first.gain_alone.value + second.gain_alone.value == pytest.approx(found.gain.value, abs=2.0)
     # The whole plan without the one target is the plan with only the other.
     assert first.gain_without.value == pytest.approx(found.gain.value - second.gain_alone.value)
+    # Its band is of what each draw loses, not the difference of two bands.
+    lost = found.gain_draws[:8] - base.forecast([copies_of(wanted, workload)[1]]).gain_draws[:8]
+    low, high = np.quantile(lost, (0.1, 0.9))
+    assert first.gain_without.low == pytest.approx(min(low, first.gain_without.value))
+    assert first.gain_without.high == pytest.approx(max(high, first.gain_without.value))
     made = report_files(replace(record(), plan=wanted, assessment=result), workload, found)
     assert {"plots/layer.svg", "timeline.json"} <= set(made)
 
