@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pipeline.graph.findings import Finding
-from pipeline.graph.graph import INPUTS, Graph, Node
+from pipeline.graph.graph import INPUTS, RESHAPES, Graph, Node
 from transforms.plan import Plan, Prefetch
 
 _SCOPE_EXIT = "air.scope_exit.default"  # there are as many of them as of the other half
@@ -27,7 +27,7 @@ def check_prefetches(graph: Graph, plan: Plan) -> list[Finding]:
     if graph.kind == "ge":
         findings += _check_chain(graph)
     else:
-        findings += _check_streams(graph, pairs) + _check_operators(graph)
+        findings += _check_streams(graph, pairs) + _check_races(graph) + _check_operators(graph)
     return findings
 
 
@@ -213,6 +213,23 @@ def _check_streams(graph: Graph, pairs: Sequence[tuple[Prefetch, Node]]) -> list
         if not graph.must_wait(end, node.name):
             message = f"the step ends without waiting for {node.name}: its stream is not joined (error 107025)"
             findings.append(Finding("join", describe(entry), message))
+    return findings
+
+
+def _check_races(graph: Graph) -> list[Finding]:
+    """A kernel that reads a result of another stream waits for it: in npugraph_ex a data flow alone orders nothing."""
+    findings = []
+    for node in graph.nodes:
+        if node.op in INPUTS | RESHAPES or node.op == graph.prefetch_op:
+            continue
+        for name in dict.fromkeys(node.inputs):
+            maker = graph.origin(name)
+            apart = maker.op not in INPUTS and maker.attrs.get("stream") != node.attrs.get("stream")
+            if apart and not graph.must_wait(node.name, maker.name):
+                message = (
+                    f"no event makes {node.name} ({node.op}) wait for {_said(graph, maker.name)} of another stream"
+                )
+                findings.append(Finding("race", "", message))
     return findings
 
 

@@ -10,7 +10,7 @@ class Finding:
     Attributes:
         code: prefetch: `missing`, `unplanned`, `size`, `offset`, `bounds`, `source`, `dependency`,
             `dependency-is-input`, `dependency-not-called`, `order`, `chain`, `late`, `unread`; of npugraph_ex also
-            `stream`, `event`, `join`, `ge-only`. SuperKernel: see `scope_checks.check_scopes`. `cycle`.
+            `stream`, `event`, `join`, `race`, `ge-only`. SuperKernel: see `scope_checks.check_scopes`. `cycle`.
         entry: the plan's entry in words; "" for what no entry planned.
         message: what was expected, and what was found.
     """

@@ -60,7 +60,8 @@ def reword(error: Mapping[str, Any], plan: Plan, source: str | None) -> Reworded
     for pattern, about, text in _SAID:
         if match := re.search(pattern, message):
             key, meaning = about, text.format(*match.groups())
-            original = message[message.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
+            if error.get("type") != "Unsupported":  # whose first line says what it is about
+                original = message[message.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
             break
     keys = tuple(_keys(key, plan, lines))
     if not original:

@@ -236,3 +236,20 @@ class TestStreamsOfNpugraphEx:
         nodes = (Node("enter", op), Node("exit", "air.scope_exit.default"), *graph.nodes)
         assert found(replace(graph, nodes=nodes)) == [("ge-only", "")]
         assert f"1 {op}" in said(replace(graph, nodes=nodes))
+
+    def test_a_kernel_that_reads_a_result_of_another_stream_without_waiting_for_it(self):
+        graph = change(fx_graph(), "norm_0", attrs={"stream": "42"})
+        assert found(graph).count(("race", "")) == 2  # it does not wait for o_proj_0, nor gate_up_0 for it
+        assert "no event makes norm_0 (RmsNorm) wait for o_proj_0" in said(graph)
+        event = {"record": "n", "stream": "42"}
+        nodes = list(graph.nodes)
+        at = graph.position["norm_0"]
+        around = [
+            Node("r0", "record", attrs={"record": "o"}),
+            Node("w0", "wait", attrs={"wait": "o", "stream": "42"}),
+            nodes[at],
+            Node("r1", "record", attrs=event),
+            Node("w1", "wait", attrs={"wait": "n"}),
+        ]
+        nodes[at : at + 1] = around
+        assert ("race", "") not in found(replace(graph, nodes=tuple(nodes)))

@@ -72,3 +72,14 @@ def test_modules_that_link_to_each_other_without_end_are_told():
     said = "RecursionError: maximum recursion depth exceeded while calling a Python object"
     found = reword({"type": "InternalTorchDynamoError", "message": said, "trace": ""}, PLAN, SOURCE)
     assert "a chain of modules that link to each other" in found.text
+
+
+def test_a_graph_break_is_told_by_its_first_line():
+    message = """Call to skipped function
+  Explanation: it is skipped
+
+ For more details about this graph break, please visit: https://example.org/gb0156.html
+"""
+    found = reword({"type": "Unsupported", "message": message, "trace": FRAME}, PLAN, SOURCE)
+    assert "a decode step must be one graph" in found.text
+    assert "It said: Unsupported: Call to skipped function" in found.text
