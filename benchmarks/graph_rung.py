@@ -16,7 +16,6 @@ from pipeline.compose import compose_grid
 from pipeline.experiment import Prepared, build_experiment, prepare
 from pipeline.graph.rung import check_graph
 from pipeline.overrides import read_overrides
-from pipeline.trial import make_source
 
 LAYERS = (1, 4, 28)
 SECONDS = 60.0
@@ -66,7 +65,8 @@ def main(overrides: list[str]) -> int:
 def measure(layers: int, overrides: list[str]) -> Row:
     """Lower and check one model."""
     prepared = _prepare(layers, overrides)
-    source = make_source(prepared).after
+    assert prepared.realisation is not None and prepared.realisation.source is not None  # overrides may ask for a wrap
+    source = prepared.realisation.source.after
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     check = check_graph(prepared, source)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
