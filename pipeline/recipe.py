@@ -141,7 +141,9 @@ def check_model(recipe: Recipe, model: str) -> list[Problem]:
 
 
 def check_mode(recipe: Recipe, exe_mode: str, multi_stream: int) -> list[Problem]:
-    """What the execution mode and the deployment's multi-stream switch allow.
+    """What the execution mode and the deployment's multi-stream switch allow of prefetch.
+
+    What SuperKernel needs of them is in `pipeline.preconditions`.
 
     Args:
         recipe: the recipe.
@@ -150,13 +152,12 @@ def check_mode(recipe: Recipe, exe_mode: str, multi_stream: int) -> list[Problem
     """
     report = Reporter(None)
     active = bool(recipe.prefetch.active)
-    if exe_mode == "aclgraph" and (active or recipe.superkernel.enabled):
+    if exe_mode == "aclgraph" and active:
         report.error(
             "aclgraph",
             "runtime.exe_mode",
-            "aclgraph supports neither prefetch nor SuperKernel",
-            "Choose runtime=ge_graph or runtime=npugraph_ex, or switch both off "
-            "(recipe.prefetch.enabled=false, recipe.superkernel.enabled=false).",
+            "aclgraph does not support prefetch",
+            "Choose runtime=ge_graph or runtime=npugraph_ex, or set recipe.prefetch.enabled=false.",
         )
     elif exe_mode not in (*EXE_MODES, "aclgraph"):
         report.error(

@@ -62,7 +62,7 @@ def read_path(report: Reporter, key: str, value: Any) -> Pattern | None:
         report.error(
             "missing-key",
             key,
-            f"the target has no `{name}`",
+            f"`{key.rpartition('.')[0]}` has no `{name}`",
             f"Add `{name}:` with a path like layers.{{i}}.mlp.router.classifier.",
         )
         return None

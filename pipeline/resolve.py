@@ -12,8 +12,11 @@ from models.workload import Workload
 from pipeline.advice import Limits, advise
 from pipeline.figures import Figure
 from pipeline.legality import Placement
+from pipeline.preconditions import Places, check_preconditions
 from pipeline.recipe import Recipe, Target, check_mode, check_model
 from pipeline.reporter import Reporter
+from pipeline.scope_rows import ScopeMatch
+from pipeline.scopes import ScopeResolution, resolve_scopes
 from pipeline.target_resolver import Entry, Resolvable, TargetResolver
 from pipeline.windows import in_flight
 from transforms.plan import Plan, Prefetch
@@ -70,6 +73,7 @@ class Resolution:
         problems: all of them, warnings included.
         placements: of each entry of the plan.
         in_flight: most bytes copied but not yet read at any point, in program order.
+        scopes: what `recipe.superkernel` means; its scopes are those of the plan.
     """
 
     plan: Plan
@@ -77,11 +81,17 @@ class Resolution:
     problems: tuple[Problem, ...]
     placements: tuple[Placement, ...] = field(default=(), repr=False)
     in_flight: int = 0
+    scopes: ScopeResolution = field(default_factory=ScopeResolution)
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Target -> (theoretical, max_size), to resolve the same recipe on the tiny model."""
         return {m.target: (m.theoretical_size, m.max_size) for m in self.matches if m.matched}
+
+    @property
+    def scope_matches(self) -> tuple[ScopeMatch, ...]:
+        """One row per name of a scope, in execution order."""
+        return self.scopes.matches
 
 
 def resolve(
@@ -92,6 +102,8 @@ def resolve(
     sizes: Mapping[str, tuple[int, int]] | None = None,
     exe_mode: str | None = None,
     baseline: "StepResult | None" = None,
+    strategy: str | None = None,
+    places: Places | None = None,
 ) -> Resolution:
     """Apply a recipe to a model.
 
@@ -103,6 +115,8 @@ def resolve(
         sizes: target -> (theoretical, max_size): byte counts of the full-size model when resolving on the tiny one.
         exe_mode: `runtime.exe_mode`; the model's own if None.
         baseline: a simulated step without copies at the machine's nominal values; simulated here if None.
+        strategy: of SuperKernel, for the tiny model: what `auto` chose at full size.
+        places: file and line of the keys outside the recipe, for messages.
 
     Returns:
         Plan, match table and all problems. User errors never raise.
@@ -111,6 +125,9 @@ def resolve(
     report = recipe.reporter()
     report.problems += check_model(recipe, loaded.spec.name)
     report.problems += check_mode(recipe, mode, loaded.deployment.multi_stream)
+    if sizes is None:
+        generation = machine.generation if machine is not None else None
+        report.problems += check_preconditions(recipe, mode, generation, loaded.module, places)
     resolver = TargetResolver(recipe, loaded, workload, report, sizes)
     entries: list[Entry] = []
     found: list[tuple[Target, list[Entry], int]] = []
@@ -134,13 +151,17 @@ def resolve(
         from pipeline.simulator.simulate import simulate
 
         baseline = simulate(workload, [], machine.nominal())
-    plan = Plan(loaded.spec.name, recipe.name, mode, tuple(e.prefetch for e in entries))
-    places = tuple(e.place for e in entries)
+    issued = [(e.prefetch.target, e.place.event) for e in entries]
+    scopes = resolve_scopes(
+        recipe, loaded, resolver.names, workload, report, issued, chosen=strategy, tiny=sizes is not None
+    )
+    plan = Plan(loaded.spec.name, recipe.name, mode, tuple(e.prefetch for e in entries), scopes.scopes)
+    placed = tuple(e.place for e in entries)
     limits = Limits.of(machine) if machine is not None else None
     if limits is not None and sizes is None:
-        advise(report, plan, places, resolver.flow, resolver.names, limits, baseline, most)
+        advise(report, plan, placed, resolver.flow, resolver.names, limits, baseline, most)
     matches = tuple(_row(resolver, target, own, skipped, amounts, limits, baseline) for target, own, skipped in found)
-    return Resolution(plan, matches, tuple(report.problems), places, most)
+    return Resolution(plan, matches, tuple(report.problems), placed, most, scopes)
 
 
 def _row(

@@ -22,7 +22,8 @@ INF = np.inf
 (HBM, CORES, CORE_BW, L2_BW, L2, CMO_BW, TASK, ISSUE, GAP, LINK_BW, RANK_LATENCY) = range(11)
 (LATE, PREFIX, SELF_EVICTION, SERIAL, SHARING, SHARE, FIRST_SHARE, PEAK) = range(11, 19)
 PEAKS = ("bf16", "int8", "fp32", "vector", "link")  # PEAK + k; the last one is no peak: the kernel's timer is the link
-COLUMNS = PEAK + 4
+(LAUNCH, FUSED_GAP, FUSION) = range(PEAK + 4, PEAK + 7)
+COLUMNS = PEAK + 7
 
 # How often each rule decided something in a step.
 RULES = (
@@ -43,10 +44,12 @@ RULES = (
     "serial_hits",  # hits were read before misses
     "reread",  # a kernel found a weight in L2 that another kernel had read
     "cores_busy",  # a kernel waited for cores that another stream's kernel ran on
+    "fused",  # a kernel followed another one in the same SuperKernel
+    "fused_wait",  # a kernel waited for another stream's kernel of the same SuperKernel
 )
 (HIT, LATE_IGNORED, LATE_CHANCE, LATE_ALL, LATE_EMPTIED, PUSHED_OUT, SELF_EVICTED, COLD_CORES) = range(8)
 (CORE_LIMITED, HBM_SHARED, COPY_RESIDENT, ISSUED, CROSS_STREAM, CHAIN_WAIT) = range(8, 14)
-(SERIAL_HITS, REREAD, CORES_BUSY) = range(14, 17)
+(SERIAL_HITS, REREAD, CORES_BUSY, FUSED, FUSED_WAIT) = range(14, 19)
 
 IDLE, FIXED, HITS, FLOW = range(4)  # phases of a stream
 WAITING, QUEUED, MOVING = range(3)  # phases of the copy chain: for a release, for the first byte, for the last one
@@ -74,6 +77,9 @@ class Packed(NamedTuple):
     wait_from: np.ndarray  # [n + 1] range of the kernel's cross-stream dependencies
     waits: np.ndarray  # [D] kernel numbers
     stored: np.ndarray  # [W] bytes
+    part: np.ndarray  # [n, 2] SuperKernel, -1 none; column 0 if what fuses only sometimes does not, 1 if it does
+    joined: np.ndarray  # [n, 2] 1 if the kernel follows another one in its SuperKernel
+    overlap: np.ndarray  # [n] 1 if kernels of its SuperKernel on other cores (Cube, Vector) may run beside it
 
 
 class Own(NamedTuple):
@@ -86,6 +92,8 @@ class Own(NamedTuple):
     other: np.ndarray  # [n] bytes that are no weights
     need: np.ndarray  # [R] bytes read of each weight
     first: np.ndarray  # [R] useful share of a prefix
+    gap: np.ndarray  # [n] us before the kernel
+    part: np.ndarray  # [n] SuperKernel, -1 none
 
 
 class Copies(NamedTuple):
@@ -158,11 +166,16 @@ def own_costs(w, p, fixed, own):
         own.l2[i] = p[L2_BW] * cores / p[CORES]
         own.core[i] = 0.0
         own.other[i] = 0.0
+        # A kernel inside a SuperKernel is not launched: it loses that part of its fixed time, never of its transfer.
+        fuses = 1 if p[FUSION] > 0.5 else 0
+        own.part[i] = w.part[i, fuses]
+        launch = p[LAUNCH] if w.joined[i, fuses] else 0.0
+        own.gap[i] = p[FUSED_GAP] if w.joined[i, fuses] else p[GAP]
         if w.exact[i] >= 0.0:
-            own.us[i] = w.exact[i]
+            own.us[i] = max(0.0, w.exact[i] - launch)
             continue
         own.other[i] = w.other[i]
-        own.us[i] = fixed[w.op[i]] + p[RANK_LATENCY] * (w.ranks[i] - 1)
+        own.us[i] = max(0.0, fixed[w.op[i]] - launch) + p[RANK_LATENCY] * (w.ranks[i] - 1)
         if w.flops[i] > 0.0:
             own.core[i] = w.flops[i] / (p[LINK_BW] if w.peak[i] == 4 else p[PEAK + w.peak[i]] * cores / p[CORES])
         for x in range(w.read_from[i], w.read_from[i + 1]):
@@ -311,7 +324,7 @@ def step(w, own, c, p, links, out, cache):
         The time of the step in us, -1 if kernels wait for each other.
     """
     first_copy, next_copy, released = links
-    own_us, start, end = own.us, out.start, out.end
+    own_us, own_gap, own_part, start, end = own.us, own.gap, own.part, out.start, out.end
     n, streams, chain = len(w.op), len(w.first), len(c.weight)
     late_mode = 0 if p[LATE] < 0.5 else 1 if p[LATE] < 1.5 else 2
     out.end[:] = -1.0
@@ -360,27 +373,34 @@ def step(w, own, c, p, links, out, cache):
                     at = 0.0
                     launches = released[last[s]] if last[s] >= 0 else released[n] if s == w.stream[0] else 0
                     if last[s] >= 0:
-                        at = free[s] + p[GAP]
+                        at = free[s] + own_gap[i]
                     at += p[ISSUE] * launches
                     own_at = at
                     for x in range(w.wait_from[i], w.wait_from[i + 1]):
                         done = end[w.waits[x]]
-                        at = max(at, done + p[GAP]) if done >= 0.0 else INF
+                        at = max(at, done + own_gap[i]) if done >= 0.0 else INF
                     ready[s] = at
                     if at <= t + EPS:
                         # A kernel starts once all its cores are free; they go to the one that has waited longest. What
                         # uses no cores (the link, idle time, measured durations) neither waits nor holds up others.
-                        waits, aic, aiv = False, own.cores[i], own.cores[i]
+                        # One SuperKernel runs its kernels one after the other, whatever streams they were on; with
+                        # stream-fusion those that use other cores run beside it.
+                        waits, fused, aic, aiv = False, False, own.cores[i], own.cores[i]
                         for other in range(streams):
                             k = now[other]
                             if k >= 0:
                                 aic += own.cores[k] * (w.units[k] & 1)
                                 aiv += own.cores[k] * (w.units[k] >> 1)
-                            elif other != s and since[other] < at - EPS and w.units[head[other]] & w.units[i]:
-                                waits = True
+                            elif other != s and since[other] < at - EPS:
+                                k = head[other]
+                                waits = waits or w.units[k] & w.units[i] > 0
+                            if k >= 0 and own_part[i] >= 0 and own_part[k] == own_part[i]:
+                                fused = fused or w.overlap[i] == 0 or w.units[k] & w.units[i] > 0
                         waits = waits or (w.units[i] & 1 and aic > p[CORES] + EPS)
-                        if waits or (w.units[i] >> 1 and aiv > p[CORES] + EPS):
-                            out.rules[CORES_BUSY] += since[s] == INF
+                        waits = waits or (w.units[i] >> 1 and aiv > p[CORES] + EPS)
+                        if waits or fused:
+                            out.rules[CORES_BUSY] += waits and since[s] == INF
+                            out.rules[FUSED_WAIT] += fused and since[s] == INF
                             since[s], ready[s] = min(since[s], at), INF
                             continue
                         start[i], since[s] = max(t, at), INF
@@ -390,6 +410,7 @@ def step(w, own, c, p, links, out, cache):
                         changed = True
                         out.rules[ISSUED] += launches > 0 and p[ISSUE] > 0.0
                         out.rules[CROSS_STREAM] += at > own_at
+                        out.rules[FUSED] += own_part[i] >= 0 and w.joined[i, 1 if p[FUSION] > 0.5 else 0] > 0
                 if phase[s] == FIXED and timer[s] <= t + EPS:
                     i = now[s]
                     phase[s], timer[s] = HITS, t
@@ -575,7 +596,17 @@ def link_copies(w, c):
 def reserve(w, copies):
     """Empty arrays for a workload and as many copies."""
     n, reads = len(w.op), len(w.read_weight)
-    own = Own(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(reads), np.zeros(reads))
+    own = Own(
+        us=np.zeros(n),
+        core=np.zeros(n),
+        cores=np.zeros(n),
+        l2=np.zeros(n),
+        other=np.zeros(n),
+        need=np.zeros(reads),
+        first=np.zeros(reads),
+        gap=np.zeros(n),
+        part=np.full(n, -1, np.int64),
+    )
     cache = Cache(np.zeros((len(w.stored), 3)), np.zeros((copies, 3)), np.zeros(1))
     return own, cache
 

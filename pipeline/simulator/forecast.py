@@ -11,6 +11,7 @@ from models.workload import Workload
 from pipeline.figures import Figure
 from pipeline.simulator import engine
 from pipeline.simulator.copies import Copy
+from pipeline.simulator.fusion import FusedScope, fuse
 from pipeline.simulator.limit import physical_limit
 from pipeline.simulator.machine import Machine
 from pipeline.simulator.pack import PackedWorkload, pack_copies, pack_parameters
@@ -81,12 +82,14 @@ class Baseline:
         self.times = self.run_draws([[]], slice(1, None))[0]
         self.limit = physical_limit(workload, machine)
 
-    def simulate(self, copies: Sequence[Copy]) -> StepResult:
+    def simulate(self, copies: Sequence[Copy], scopes: Sequence[FusedScope] = ()) -> StepResult:
         """The nominal step of one plan, in detail."""
-        return run(self.workload, self.packed, copies, self._rows[0], self._fixed[0], self.steps)
+        fused = fuse(self.packed, self.workload, scopes)
+        return run(self.workload, fused, copies, self._rows[0], self._fixed[0], self.steps)
 
-    def run_draws(self, plans: Sequence[Sequence[Copy]], draws: slice) -> np.ndarray:
-        """Times [plans, draws] in us; draw 0 is the nominal assignment, the others follow."""
+    def run_draws(self, plans: Sequence[Sequence[Copy]], draws: slice, scopes: Sequence[FusedScope] = ()) -> np.ndarray:
+        """Times [plans, draws] in us; draw 0 is the nominal assignment, the others follow. All with these scopes."""
+        arrays = fuse(self.packed, self.workload, scopes).arrays
         packed = pack_copies(self.packed, [copy for plan in plans for copy in plan])
         bounds = np.concatenate(([0], np.cumsum([len(plan) for plan in plans]))).astype(np.int64)
         rows, fixed = self._rows[draws], self._fixed[draws]
@@ -96,7 +99,7 @@ class Baseline:
 
         def part(first: int, last: int) -> None:
             plan_range, draw_range = ((first, last), (0, len(rows))) if for_plans else ((0, len(plans)), (first, last))
-            engine.run_many(self.packed.arrays, packed, bounds, rows, fixed, self.steps, plan_range, draw_range, times)
+            engine.run_many(arrays, packed, bounds, rows, fixed, self.steps, plan_range, draw_range, times)
 
         workers = min(self._workers, max(1, times.size // 16))
         if workers == 1:
@@ -109,10 +112,10 @@ class Baseline:
             raise SimulationError("kernels of the workload wait for each other")
         return times
 
-    def forecast(self, copies: Sequence[Copy]) -> Forecast:
-        """Forecast one plan, with its band over all draws."""
-        optimised = self.simulate(copies)
-        times = self.run_draws([copies], slice(1, None))[0]
+    def forecast(self, copies: Sequence[Copy], scopes: Sequence[FusedScope] = ()) -> Forecast:
+        """Forecast one plan, its copies and its SuperKernel scopes, with its band over all draws."""
+        optimised = self.simulate(copies, scopes)
+        times = self.run_draws([copies], slice(1, None), scopes)[0]
         gains = _gain(self.times, times)
         return Forecast(
             baseline=_figure(self.step.time, self.times, "us"),
@@ -126,10 +129,13 @@ class Baseline:
             gain_draws=gains,
         )
 
-    def evaluate_many(self, plans: Sequence[Sequence[Copy]], draws: int = 0) -> list[Figure]:
+    def evaluate_many(
+        self, plans: Sequence[Sequence[Copy]], draws: int = 0, scopes: Sequence[FusedScope] = ()
+    ) -> list[Figure]:
         """Gain of each plan in per cent, nominal, with a paired band over the first `draws` draws if any.
 
-        The gains equal those of `forecast` on the same plans.
+        The plans have the scopes in common; the baseline has none. The gains equal those of `forecast` on the same
+        plans.
 
         Raises:
             ValueError: more draws than the baseline has.
@@ -138,7 +144,7 @@ class Baseline:
             raise ValueError(f"{draws} draws asked for, the baseline has {self.draws}")
         if not plans:
             return []
-        times = self.run_draws(plans, slice(0, 1 + draws))
+        times = self.run_draws(plans, slice(0, 1 + draws), scopes)
         nominal = _gain(self.step.time, times[:, 0])
         if not draws:
             return [Figure(float(gain), "%") for gain in nominal]

@@ -21,6 +21,7 @@ _LIMITS = {
     "cold_slices": (0, 1),
     "self_eviction": (0, 2),
     "serial_hits": (0, 1),
+    "fusion": (0, 1),
     "hbm_sharing": (0, 2),
 }
 # Levels of a `choice` are taken in these shares: the middle one as often as both ends together.

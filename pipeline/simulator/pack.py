@@ -81,6 +81,9 @@ def pack(workload: Workload) -> PackedWorkload:
         wait_from=_offsets([len(w) for w in waits]),
         waits=_ints(d for w in waits for d in w),
         stored=stored,
+        part=np.full((n, 2), -1, np.int64),
+        joined=np.zeros((n, 2), np.int64),
+        overlap=np.zeros(n, np.int64),
     )
     return PackedWorkload(arrays, weights, tuple(ops), tuple(streams))
 
@@ -133,6 +136,9 @@ _COLUMNS = (
     (engine.TASK, "cmo_task"),
     (engine.ISSUE, "issue"),
     (engine.GAP, "gap"),
+    (engine.LAUNCH, "launch"),
+    (engine.FUSED_GAP, "fused_gap"),
+    (engine.FUSION, "fusion"),
     (engine.LINK_BW, "link_bandwidth"),
     (engine.RANK_LATENCY, "rank_latency"),
     (engine.LATE, "late_bytes"),

@@ -9,6 +9,7 @@ import numpy as np
 from models.workload import Workload
 from pipeline.simulator import engine
 from pipeline.simulator.copies import Copy
+from pipeline.simulator.fusion import FusedScope, fuse
 from pipeline.simulator.pack import PackedWorkload, pack, pack_copies, pack_parameters
 from pipeline.simulator.parameters import Parameters
 
@@ -87,7 +88,13 @@ class StepResult:
         return most
 
 
-def simulate(workload: Workload, copies: Sequence[Copy], parameters: Parameters, steps: int = 1) -> StepResult:
+def simulate(
+    workload: Workload,
+    copies: Sequence[Copy],
+    parameters: Parameters,
+    steps: int = 1,
+    scopes: Sequence[FusedScope] = (),
+) -> StepResult:
     """Run one decode step.
 
     Args:
@@ -95,12 +102,13 @@ def simulate(workload: Workload, copies: Sequence[Copy], parameters: Parameters,
         copies: the plan, in issue order; empty for the baseline.
         parameters: one value for every unknown.
         steps: 1: L2 holds no weights at the start; n: the last of n equal steps, each on the L2 of the one before.
+        scopes: SuperKernel scopes.
 
     Raises:
         SimulationError: kernels wait for each other; names them.
-        ValueError: a copy waits for a kernel that does not exist.
+        ValueError: a copy waits for a kernel that does not exist, or scopes overlap.
     """
-    packed = packed_workload(workload)
+    packed = fuse(packed_workload(workload), workload, scopes)
     rows, fixed = pack_parameters(packed, [parameters])
     return run(workload, packed, copies, rows[0], fixed[0], steps)
 

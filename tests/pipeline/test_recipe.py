@@ -315,36 +315,3 @@ def test_a_recipe_with_both_levers_off_runs_in_any_mode() -> None:
     off = parsed_recipe(prefetch={"enabled": False, "targets": {"router": ROUTER}})
     assert check_mode(off, "aclgraph", 0) == []
     assert check_mode(off, "ge_graph", 0) == []
-
-
-@pytest.mark.parametrize(
-    ("section", "code", "key"),
-    [
-        ({"enabled": True}, "not-yet", "enabled"),
-        ({"enabled": 1}, "bad-type", "enabled"),
-        ({"strategy": "atention"}, "unknown-strategy", "strategy"),
-        ({"strategy": ["moe"]}, "unknown-strategy", "strategy"),
-        ({"options": "stream-fusion=1"}, "bad-type", "options"),
-        ({"options": {"stream-fussion": 1}}, "unknown-option", "options.stream-fussion"),
-        ({"options": {"stream-fusion": 2}}, "out-of-range", "options.stream-fusion"),
-        ({"options": {"strict-scope-check": "maybe"}}, "out-of-range", "options.strict-scope-check"),
-        ({"allow": ["eager"]}, "unknown-allowance", "allow"),
-        ({"allow": 3}, "bad-type", "allow"),
-        ({"scopes": [1]}, "bad-type", "scopes"),
-    ],
-)
-def test_the_superkernel_section_is_checked_too(section: dict[str, Any], code: str, key: str) -> None:
-    problem = only_problem({**recipe(), "superkernel": section})
-    assert (problem.code, problem.key) == (code, f"recipe.superkernel.{key}")
-
-
-def test_a_good_superkernel_section_is_kept() -> None:
-    section = {
-        "strategy": "moe",
-        "options": {"stream-fusion": 1, "dcci-disable-on-kernel": ["A", "B"]},
-        "allow": "npugraph_ex",
-    }
-    parsed, problems = parse_recipe({**recipe(), "superkernel": section})
-    assert problems == []
-    assert parsed.superkernel.options == (("stream-fusion", "1"), ("dcci-disable-on-kernel", "A,B"))
-    assert parsed.superkernel.allow == ("npugraph_ex",)

@@ -6,11 +6,12 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from pipeline.recipe import PREFETCH_KEYS, RECIPE_KEYS, TARGET_KEYS, parse_recipe
-from pipeline.superkernel_section import OPTIONS, STRATEGIES, SUPERKERNEL_KEYS
+from pipeline.superkernel_options import OPTIONS
+from pipeline.superkernel_section import STRATEGIES, SUPERKERNEL_KEYS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-SOURCES = ("recipe", "recipe_fields", "superkernel_section", "resolve", "target_resolver", "legality", "advice")
+SOURCES = ("recipe", "recipe_fields", "resolve", "target_resolver", "legality", "advice")
 
 
 def codes() -> set[str]:

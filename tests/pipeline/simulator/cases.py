@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from models.workload import Kernel, WeightRead, Workload
 from pipeline.simulator.copies import Copy
+from pipeline.simulator.fusion import FusedScope
 from pipeline.simulator.parameters import Parameters
 
 MIB = 1 << 20
@@ -22,6 +24,9 @@ def parameters(cores: int = 24, l2_mib: float = 192, fixed: float = 0.0, **value
         "issue": 0.0,
         "issue_eager": 50.0,
         "gap": 0.0,
+        "launch": 0.0,
+        "fused_gap": 0.0,
+        "fusion": 1,
         "link_bandwidth": 1e5,
         "rank_latency": 0.0,
         "peak_bf16": 1e6,
@@ -95,7 +100,7 @@ def random_case(rng: random.Random, streams: int = 1, level: bool = True) -> tup
         kernels.append(
             Kernel(
                 i,
-                rng.choice(["MatMul", "GroupedMatmul"]),
+                rng.choice(["MatMul", "GroupedMatmul"]),  # all of them fuse; `mixed_fusable` makes some that do not
                 f"m{i}",
                 rng.choice(["cube", "cube", "vector", "mix", "communication"]),
                 stream,
@@ -134,6 +139,25 @@ def random_case(rng: random.Random, streams: int = 1, level: bool = True) -> tup
         first_experts=rng.choice([-1.0, 0.0, 1.0]),
     )
     return Workload(tuple(kernels), layers=1), copies, chosen
+
+
+def mixed_fusable(rng: random.Random, step: Workload) -> Workload:
+    """The same step with some kernels that never fuse (Cast) or not always (Add)."""
+    kernels = (
+        replace(k, op=rng.choice([k.op, k.op, "Cast", "Add"])) if k.engine == "vector" else k for k in step.kernels
+    )
+    return replace(step, kernels=tuple(kernels))
+
+
+def random_scopes(rng: random.Random, step: Workload) -> list[FusedScope]:
+    """Scopes that do not overlap, some of them over several streams."""
+    scopes, begin = [], 0
+    while begin < len(step.kernels):
+        end = rng.randint(begin + 1, len(step.kernels))
+        if rng.random() < 0.6:
+            scopes.append(FusedScope(range(begin, end), rng.random() < 0.5))
+        begin = end
+    return scopes
 
 
 def single_reader(step: Workload) -> set[str]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pipeline.simulator.simulate import StepResult, simulate
-from tests.pipeline.simulator.cases import random_case
+from tests.pipeline.simulator.cases import random_case, random_scopes
 
 ROOT = Path(__file__).parents[3]
 CASES = 400
@@ -26,7 +26,9 @@ def all_digests() -> list[list[str]]:
     digests = []
     for number in range(CASES):
         step, copies, p = random_case(rng, 1 + 2 * (number % 2))
-        digests.append(digest(simulate(step, copies, p, steps=1 + number % 3 // 2)))
+        fused = p.with_values(launch=rng.choice([0.0, 1.3]), fused_gap=rng.choice([0.0, 0.2]), fusion=number % 2)
+        scopes = random_scopes(rng, step) if number % 4 > 1 else []
+        digests.append(digest(simulate(step, copies, fused, 1 + number % 3 // 2, scopes)))
     return digests
 
 

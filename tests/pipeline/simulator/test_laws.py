@@ -12,7 +12,7 @@ from pipeline.simulator.copies import Copy
 from pipeline.simulator.limit import required_bytes
 from pipeline.simulator.parameters import Parameters
 from pipeline.simulator.simulate import simulate
-from tests.pipeline.simulator.cases import random_case, single_reader
+from tests.pipeline.simulator.cases import random_case, random_scopes, single_reader
 
 Case = tuple[Workload, list[Copy], Parameters]
 TOLERANCE = 1e-6  # us
@@ -128,6 +128,7 @@ def test_the_random_cases_exercise_every_rule() -> None:
     total: dict[str, int] = {}
     for number in range(800):
         step, copies, p = random_case(rng, 1 + 2 * (number % 2))
-        for rule, count in simulate(step, copies, p).rules.items():
+        scopes = random_scopes(rng, step) if number % 4 > 1 else []
+        for rule, count in simulate(step, copies, p, scopes=scopes).rules.items():
             total[rule] = total.get(rule, 0) + count
     assert all(count >= 5 for count in total.values()), total

@@ -1,0 +1,264 @@
+"""From `recipe.superkernel` to scopes: which modules of this model, in which order, and what is wrong with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from models.paths import Names, Pattern
+from models.workload import Workload
+from pipeline.recipe import Recipe
+from pipeline.reporter import Reporter
+from pipeline.scope_choice import Choice, choose
+from pipeline.scope_remarks import remark, scope_key
+from pipeline.scope_rows import Placed, ScopeMatch, scope_rows
+from pipeline.scope_spans import Calls
+from pipeline.scope_strategies import STRATEGIES, Part
+from pipeline.superkernel_options import Options, merged
+from pipeline.superkernel_section import CustomScope
+from pipeline.target_resolver import Resolvable, names_of_role_all
+from transforms.plan import Scope
+
+_STRATEGY = "recipe.superkernel.strategy"
+_NOT_THERE = {"attention": "attention", "moe": "a mixture of experts", "decoder_layers": "decoder layers"}
+
+
+@dataclass(frozen=True)
+class ScopeResolution:
+    """What `recipe.superkernel` means for a model.
+
+    Attributes:
+        placed: in execution order.
+        matches: one row per name.
+        choice: what `auto` chose.
+        strategy: the strategy in force; differs from the recipe's for `auto`.
+    """
+
+    placed: tuple[Placed, ...] = field(default=(), repr=False)
+    matches: tuple[ScopeMatch, ...] = ()
+    choice: Choice | None = None
+    strategy: str = ""
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        return tuple(p.scope for p in self.placed)
+
+
+def resolve_scopes(
+    recipe: Recipe,
+    loaded: Resolvable,
+    names: Names,
+    workload: Workload,
+    report: Reporter,
+    prefetches: Sequence[tuple[str, int]] = (),
+    chosen: str | None = None,
+    tiny: bool = False,
+) -> ScopeResolution:
+    """Apply `recipe.superkernel` to a model.
+
+    Args:
+        recipe: as parsed.
+        loaded: the model; its trace is `workload`.
+        names: of the model.
+        workload: one decode step.
+        report: where problems go.
+        prefetches: (target, event) of the plan's prefetches, to tell which are issued inside a scope.
+        chosen: for `auto` on the tiny model: what was chosen at full size.
+        tiny: nothing is remarked that was told at full size.
+    """
+    section = recipe.superkernel
+    if not section.enabled:
+        return ScopeResolution()
+    resolver = _Resolver(recipe, loaded, names, Calls(workload), report, tiny)
+    choice = None
+    strategy = section.strategy
+    if strategy == "auto":
+        if chosen is None:
+            choice = choose(names, resolver.calls, section.options)
+            chosen = choice.strategy
+        strategy = chosen
+    if strategy == "custom":
+        for scope in section.scopes:
+            resolver.custom(scope)
+    else:
+        resolver.strategy(strategy)
+    resolver.check_together()
+    rows = scope_rows(resolver.placed, resolver.calls, names, resolver.skipped)
+    if not tiny:
+        remark(report, recipe, resolver.placed, rows, resolver.calls, names, prefetches)
+    return ScopeResolution(tuple(resolver.placed), rows, choice, strategy)
+
+
+class _Resolver:
+    """Resolves scopes name by name; problems go to the report, once per name and cause."""
+
+    def __init__(
+        self, recipe: Recipe, loaded: Resolvable, names: Names, calls: Calls, report: Reporter, tiny: bool
+    ) -> None:
+        self.recipe, self.loaded, self.names, self.calls = recipe, loaded, names, calls
+        self.report, self.tiny = report, tiny
+        self.placed: list[Placed] = []
+        self.skipped: dict[str, int] = {}
+
+    def strategy(self, strategy: str) -> None:
+        """Scopes found by structure."""
+        parts = STRATEGIES[strategy](self.names, self.calls)
+        layers = {part.layer for part in parts if part.layer is not None}
+        for part in parts:
+            self.skipped[part.name] = self.names.layer_count - len(layers) if part.layer is not None else 0
+        found = [self._place(part, self.recipe.superkernel.options) for part in parts]
+        self.placed += [p for p in found if isinstance(p, Placed)]
+        if not parts:
+            what = _NOT_THERE.get(strategy, strategy)
+            role = self.loaded.deployment.role
+            self.report.error(
+                "no-match",
+                _STRATEGY,
+                f"strategy `{strategy}` covers nothing: no layer of this model has {what}"
+                + (f" (role `{role}`)" if role != "all" else ""),
+                "Choose another strategy, or name first and last module by strategy custom.",
+            )
+
+    def custom(self, scope: CustomScope) -> None:
+        """Scopes named by the recipe."""
+        problems: dict[str, tuple[str, str, str, int]] = {}
+        placed: list[Placed] = []
+        skipped = 0
+        for i in range(self.names.layer_count) if scope.first.uses_layer else (None,):
+            matches = self.names.expand(scope.first, i)
+            skipped += not matches
+            for number, match in enumerate(matches):
+                path = scope.last.fill(i if i is not None else match.i, match.captures)
+                last = self.names.locate(path) if path is not None else None
+                if last is None:
+                    skipped += 1
+                    continue
+                label = scope.label.replace("{i}", str(i))
+                if len(matches) > 1:
+                    label = f"{label}_{number}"
+                result = self._place(
+                    Part(scope.name, label, match.fqn, last, i),
+                    merged(self.recipe.superkernel.options, scope.options),
+                )
+                if isinstance(result, Placed):
+                    placed.append(result)
+                    continue
+                code, part, message, fix = result
+                known = problems.get(code, (part, message, fix, 0))
+                problems[code] = (*known[:3], known[3] + 1)
+        for code, (part, message, fix, count) in problems.items():
+            where = f" ({count} layers)" if count > 1 else ""
+            self.report.error(code, f"{scope.key}.{part}", message + where, fix)
+        self.placed += placed
+        self.skipped[scope.name] = skipped
+        if not placed and not problems:
+            self._nothing_matched(scope)
+
+    def _place(self, part: Part, options: Options) -> Placed | tuple[str, str, str, str]:
+        """The scope, or (code, key, message, fix) of what is wrong with it."""
+        first, last = (self.names.relative(n, part.layer) for n in (part.first, part.last))
+        for which, fqn, label in (("first", part.first, first), ("last", part.last, last)):
+            if fqn not in self.names.modules:
+                owner = self.names.relative(fqn.rpartition(".")[0], part.layer)
+                return "not-a-module", which, f"`{label}` is a parameter, not a module", f"Name `{owner}`."
+            calls = self.calls.workload.calls.get(fqn, ())
+            if not calls:
+                near = [self.names.relative(n, part.layer) for n in self.calls.children(self._called_parent(fqn))]
+                fix = f"Called nearby: {', '.join(f'`{n}`' for n in near[:6])}." if near else ""
+                return "never-called", which, f"`{label}` is a module, but it is never called in decode", fix
+            if len(calls) > 1:
+                message = f"`{label}` is called {len(calls)} times in a step: where the scope is, is not clear"
+                return "called-repeatedly", which, message, "Name modules that are called once."
+        begin, end = self.calls.one(part.first), self.calls.one(part.last)
+        assert begin is not None and end is not None
+        if self.calls.caller(part.first) != self.calls.caller(part.last):
+            who = [self.names.relative(self.calls.caller(n) or "", part.layer) for n in (part.first, part.last)]
+            return (
+                "not-in-one-forward",
+                "last",
+                f"`{first}` is called by `{who[0]}`, `{last}` by `{who[1]}`: a scope begins and ends in one forward",
+                "Name two modules that the same forward calls.",
+            )
+        if end.enter < begin.enter:
+            message = f"`{last}` is called before `{first}`: the first module of the scope comes after its last"
+            return "first-after-last", "first", message, "Swap `first` and `last`."
+        span = self.calls.span(part.first, part.last)
+        if span is None or not span.kernels:
+            message = f"`{first}` to `{last}` launches no kernel in decode: the scope is empty"
+            return "empty-scope", "first", message, "Choose modules that compute something."
+        return Placed(Scope(part.label, options, part.first, part.last), part, span)
+
+    def _called_parent(self, fqn: str) -> str:
+        parent = fqn.rpartition(".")[0]
+        while parent and parent not in self.calls.workload.calls:
+            parent = parent.rpartition(".")[0]
+        return parent
+
+    def _nothing_matched(self, scope: CustomScope) -> None:
+        part, pattern = ("last", scope.last) if self._ever(self.names, scope.first) else ("first", scope.first)
+        if self.tiny:
+            self.report.warn(
+                "not-in-tiny",
+                scope.key,
+                f"the tiny model has {self.names.layer_count} layers and none for scope `{scope.name}`: the numerics "
+                "rung does not exercise it",
+            )
+            return
+        role = self.loaded.deployment.role
+        if role != "all" and self._ever(names_of_role_all(self.loaded), pattern):
+            self.report.warn(
+                "role-skipped",
+                f"{scope.key}.{part}",
+                f"skipped: role `{role}` does not have `{pattern.text}`",
+                "Leave the scope to a deployment of role `all` or of the other side.",
+            )
+            return
+        if self._ever(self.names, pattern):
+            self.report.error(
+                "no-match",
+                f"{scope.key}.last",
+                f"`{scope.first.text}` and `{scope.last.text}` never exist for the same layer",
+                "Check the layer arithmetic.",
+            )
+            return
+        reason, near = self.names.explain_miss(pattern, parameters=False)
+        fix = f"Did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
+        self.report.error("no-match", f"{scope.key}.{part}", reason, fix)
+
+    @staticmethod
+    def _ever(names: Names, pattern: Pattern) -> bool:
+        indices = range(names.layer_count) if pattern.uses_layer else (None,)
+        return any(names.expand(pattern, i) for i in indices)
+
+    def check_together(self) -> None:
+        """Bring the scopes into execution order; refuse overlaps and labels used twice."""
+        self.placed.sort(key=lambda p: (p.span.enter, p.span.exit))
+        told: set[tuple[str, str, str]] = set()
+        open_until: Placed | None = None
+        labels: dict[str, Placed] = {}
+        for placed in self.placed:
+            if open_until is not None and open_until.span.overlaps(placed.span):
+                pair = (open_until.part.name, placed.part.name)
+                if ("overlap", *pair) not in told:
+                    told.add(("overlap", *pair))
+                    self.report.error(
+                        "scopes-overlap",
+                        scope_key(self.recipe, placed.part.name),
+                        f"scopes `{open_until.scope.label}` ({self._said(open_until)}) and `{placed.scope.label}` "
+                        f"({self._said(placed)}) overlap: a kernel can be in one scope only",
+                        "End one before the other begins.",
+                    )
+            if open_until is None or placed.span.exit > open_until.span.exit:
+                open_until = placed
+            other = labels.setdefault(placed.scope.label, placed)
+            pair = (other.part.name, placed.part.name)
+            if other is not placed and ("label", *pair) not in told:
+                told.add(("label", *pair))
+                self.report.error(
+                    "label-twice",
+                    scope_key(self.recipe, placed.part.name),
+                    f"two scopes have the label `{placed.scope.label}`: the compiler would take them for one",
+                    "Give them different names, or labels with {i}.",
+                )
+
+    def _said(self, placed: Placed) -> str:
+        first, last = (self.names.relative(n) for n in (placed.scope.first, placed.scope.last))
+        return f"`{first}` to `{last}`" if first != last else f"`{first}`"
