@@ -60,9 +60,9 @@ def loaded_model(model, deployment, size="full", **config):
 def longcat():
     """Full size, all 28 layers, with the seconds that the trace took."""
     loaded = loaded_model("longcat_flash", "longcat_a3_ep128")
-    start = time.perf_counter()
+    start = time.process_time()  # not the wall's: other tests may run beside this one
     work = trace(loaded)
-    return loaded, work, time.perf_counter() - start
+    return loaded, work, time.process_time() - start
 
 
 def in_layer(work, i):
