@@ -8,15 +8,16 @@ unless the command line says otherwise.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from models.problems import Problem, RefusedError
+from pipeline.config_files import CONF, check_groups, files_of, is_utf8, not_utf8, option_file, options
 from pipeline.overrides import GROUPS, UserOverride, did_you_mean
+from pipeline.yaml_source import YamlSource
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 SELECTED = ("model", "deployment", "hardware", "runtime")  # by the recipe
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "format": ("text", "json"),
@@ -59,20 +60,33 @@ class GridPoint:
 
     def sources(self, folders: Sequence[Path] = (CONF,)) -> dict[str, Path]:
         """Group -> the YAML file that its option comes from."""
-        found = {group: option_file(group, name, folders) for group, name in self.choices.items()}
-        return {group: path for group, path in found.items() if path}
+        return files_of(self.choices, folders)
 
 
 def compose_grid(overrides: Sequence[UserOverride], sweep: bool, folders: Sequence[Path] = (CONF,)) -> list[GridPoint]:
-    """Compose every grid point.
+    """Compose every grid point; arguments as in `compose_points`.
+
+    Raises:
+        RefusedError: with the problems of all points.
+    """
+    points, problems = compose_points(overrides, sweep, folders)
+    if problems:
+        raise RefusedError(problems)
+    return points
+
+
+def compose_points(
+    overrides: Sequence[UserOverride], sweep: bool, folders: Sequence[Path] = (CONF,)
+) -> tuple[list[GridPoint], list[Problem]]:
+    """Compose every grid point, and go on after a problem.
 
     Args:
         overrides: parsed by `read_overrides`.
         sweep: `-m` was given; without it more than one value for a key is a problem.
         folders: config folders, the first one wins; `CONF` is one of them.
 
-    Raises:
-        RefusedError: with the problems of all points.
+    Returns:
+        The points whose parts can be read, so that their other problems can be found too, and the problems of all.
     """
     problems: list[Problem] = []
     if not sweep:
@@ -82,7 +96,7 @@ def compose_grid(overrides: Sequence[UserOverride], sweep: bool, folders: Sequen
                 message = f"`{override.typed}` has more than one value, and this is no sweep"
                 problems.append(Problem("error", "sweep-without-m", message, fix, override.key))
     if problems:
-        raise RefusedError(problems)
+        return [], problems
     points: list[GridPoint] = []
     with hydra(folders):
         for combination in _combinations(overrides):
@@ -90,9 +104,7 @@ def compose_grid(overrides: Sequence[UserOverride], sweep: bool, folders: Sequen
             problems += [p for p in found if p not in problems]
             if point is not None:
                 points.append(point)
-    if problems:
-        raise RefusedError(problems)
-    return points
+    return points, problems
 
 
 @contextmanager
@@ -105,24 +117,6 @@ def hydra(folders: Sequence[Path] = (CONF,)) -> Iterator[Any]:
 
     with initialize_config_dir(config_dir=str(CONF), job_name="npu-recipes", version_base="1.3"):
         yield GlobalHydra.instance().hydra
-
-
-def options(group: str, folders: Sequence[Path] = (CONF,)) -> dict[str, Path]:
-    """Option -> file of a config group, e.g. `longcat_flash/decode_prefetch`."""
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted((folder / group).rglob("*.yaml")):
-            found.setdefault(path.relative_to(folder / group).with_suffix("").as_posix(), path)
-    return found
-
-
-def option_file(group: str, name: str | None, folders: Sequence[Path] = (CONF,)) -> Path | None:
-    """The file of an option, None if there is none."""
-    for folder in folders:
-        path = folder / group / f"{name}.yaml"
-        if name and path.is_file():
-            return path
-    return None
 
 
 def search_path_overrides(folders: Sequence[Path]) -> list[str]:
@@ -174,13 +168,15 @@ def _compose_point(combination: Sequence[_Chosen], folders: Sequence[Path]) -> t
     texts += [c.override.hydra(c.value) for c in values] + search_path_overrides(folders)
     config, problem = _compose(texts)
     if problem is not None:
-        return None, _missing_deletions(combination, choices, folders) or [problem]
-    problems = _check_values(config)
+        unreadable = [not_utf8(path) for path in files_of(choices, folders).values() if not is_utf8(path)]
+        return None, unreadable or _missing_deletions(combination, choices, folders) or [problem]
+    problems = check_groups(config, files_of(choices, folders))
     if problems:
         return None, problems
+    problems = _check_values(config)
     typed = tuple(c.typed for c in combination)
     varying = {c.override.key: c.value or "" for c in combination if c.override.is_sweep}
-    return GridPoint(tuple(texts), typed, varying, choices, config), []
+    return GridPoint(tuple(texts), typed, varying, choices, config), problems
 
 
 def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[Problem]]:
@@ -218,8 +214,10 @@ def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path])
         return [Problem("error", "no-" + group, message, f"Add {group}=NAME, or `{group}:` to the recipe.", group)]
     if option_file(group, str(name), folders) is None:
         problem = _unknown_option(group, str(name), folders)
-        file = str(option_file("recipe", recipe, folders))
-        return [Problem("error", problem.code, problem.message, problem.fix, f"recipe.{group}", file)]
+        file = option_file("recipe", recipe, folders)
+        assert file is not None
+        place, line = YamlSource(file).place(f"recipe.{group}")
+        return [replace(problem, key=f"recipe.{group}", file=place or str(file), line=line)]
     return []
 
 
@@ -234,7 +232,8 @@ def _selection(recipe: str, folders: tuple[Path, ...]) -> tuple[tuple[tuple[str,
     """What the recipe (with what it inherits) says about the groups beside it."""
     config, problem = _compose([f"recipe={recipe}", *search_path_overrides(folders)])
     if problem is not None:
-        return (), problem
+        path = option_file("recipe", recipe, folders)
+        return (), not_utf8(path) if path and not is_utf8(path) else problem
     data = config.get("recipe")
     if not isinstance(data, Mapping):
         file = str(option_file("recipe", recipe, folders))
@@ -261,6 +260,11 @@ def _compose(overrides: Sequence[str]) -> tuple[dict[str, Any], Problem | None]:
         return {}, _yaml_problem(e)
     except (HydraException, OmegaConfBaseException) as e:
         return {}, _hydra_problem(e)
+    except UnicodeDecodeError as e:
+        # Which file it is, is found by those who know the files.
+        return {}, Problem("error", "not-utf8", f"a config file is not UTF-8 text ({e.reason})", "Save it as UTF-8.")
+    except RecursionError:
+        return {}, Problem("error", "not-yaml", "the configuration is nested too deeply", "Write it flatter.")
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}, None
 
@@ -268,8 +272,13 @@ def _compose(overrides: Sequence[str]) -> tuple[dict[str, Any], Problem | None]:
 def _yaml_problem(error: Any) -> Problem:
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or str(error)
-    file, line = (mark.name, mark.line + 1) if mark else (None, None)
-    return Problem("error", "not-yaml", f"this is not YAML: {what}", "", None, file, line)
+    file, line = (mark.name, mark.line + 1) if mark else (getattr(error, "name", None), None)
+    fix = ""
+    if not mark and hasattr(error, "reason"):
+        what = f"{error.reason} (position {error.position})"
+    elif "'{'" in what:
+        fix = "Inside { } and [ ], quote a path that holds braces: {weight: 'layers.{i}.x'}."
+    return Problem("error", "not-yaml", f"this is not YAML: {what}", fix, None, file, line)
 
 
 def _hydra_problem(error: Exception) -> Problem:

@@ -107,6 +107,15 @@ def check_writable(root: Path, trials: int) -> None:
             _quietly(remove, path)
 
 
+def writable_problems(root: Path, trials: int) -> list[Problem]:
+    """What `check_writable` refuses, as a list."""
+    try:
+        check_writable(root, trials)
+    except RefusedError as refused:
+        return list(refused.problems)
+    return []
+
+
 def _quietly(remove: Callable[[Path], None], path: Path) -> None:
     with contextlib.suppress(OSError):
         remove(path)

@@ -37,6 +37,7 @@ _TOKEN = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*?)(?:=(?P<value>.*))?", r
 _INDEX = r"\{\s*i\s*(?:[+-]\s*\d+\s*)?\}"
 _PATH = re.compile(rf"(?:[A-Za-z_*]|{_INDEX})(?:[\w*.]|{_INDEX}|(?<=\.)\[[\d,\s-]+\])*(?::(?:input|output)\b)?")
 _NEEDS_QUOTES = re.compile(rf"{_INDEX}|\.\[|:(?:input|output)$")
+_A_PATH = re.compile(r"recipe\.prefetch\.targets\.[^.]+\.(?:weight|dependency|in)")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 
 
@@ -148,6 +149,10 @@ def _unknown_key(key: str) -> Problem | None:
     if key.startswith(("hydra.", "hydra/")):
         return None
     top, _, rest = key.partition(".")
+    if top == "recipe" and rest in ("model", "deployment", "hardware", "runtime"):
+        # The groups are chosen before this value is composed: it would be shown, and do nothing.
+        fix = f"Write {rest}=NAME." if rest != "model" else "Choose a recipe of that model."
+        return Problem("error", "owned-key", f"`{key}` selects a group in the recipe's file only", fix, key)
     known = [*GROUPS, *KEYS]
     if top not in known:
         message = f"there is no key `{top}`.{did_you_mean(top, known)}"
@@ -169,6 +174,8 @@ def _parse(token: str, sign: str, key: str, value: str) -> tuple[UserOverride | 
         candidates = [value if _QUOTED.fullmatch(value) or value == "null" else quote(value)]
     else:
         candidates = [quote_paths(value), value]
+        if _A_PATH.fullmatch(key):  # not a path as it stands: whoever reads it says what is wrong with it
+            candidates.append(quote(value))
     error: Exception | None = None
     for candidate in candidates:
         try:

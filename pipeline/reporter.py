@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from models.problems import Problem
@@ -39,11 +41,37 @@ class Reporter:
     def _place(self, key: str) -> tuple[str | None, int | None]:
         if self.source is None:
             return None, None
-        value = self.data
-        for part in key.split(".")[1:]:
-            value = value.get(part, MISSING) if isinstance(value, Mapping) else MISSING
+        value = _look_up(self.data, key.partition(".")[2]) if "." in key else self.data
         # Of a mapping only the position matters: something below it may have been overridden.
         return self.source.place(key, MISSING if isinstance(value, Mapping) else value)
+
+
+def located(problem: Problem, config: Mapping[str, Any], files: Mapping[str, Path]) -> Problem:
+    """Give a problem that names only its group's file the line, or no file if the value is the command line's.
+
+    Args:
+        problem: from a reader that knows keys and the file, but not the text of it.
+        config: the composed configuration.
+        files: group -> YAML file.
+    """
+    group = (problem.key or "").partition(".")[0]
+    if not problem.key or problem.file is None or problem.line is not None or group not in files:
+        return problem
+    source = YamlSource(files[group], group)
+    value = _look_up(config, problem.key)
+    if value is MISSING:
+        if source.line(problem.key) is not None:  # deleted on the command line
+            return replace(problem, file=None)
+        _, line = source.place(problem.key.rpartition(".")[0])
+        return replace(problem, line=line)
+    file, line = source.place(problem.key, MISSING if isinstance(value, Mapping) else value)
+    return replace(problem, file=file, line=line)
+
+
+def _look_up(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = config.get(part, MISSING) if isinstance(config, Mapping) else MISSING
+    return config
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

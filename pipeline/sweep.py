@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from models.problems import Problem, RefusedError, raise_errors
 from pipeline import outputs, task
-from pipeline.compose import CONF, GridPoint, compose_grid, hydra
+from pipeline.compose import CONF, GridPoint, compose_points, hydra
 from pipeline.environment import command_line, interpreter_problems, trial_key
 from pipeline.launch import launch
 from pipeline.ledger import Ledger
-from pipeline.overrides import read_overrides
+from pipeline.overrides import GROUPS, read_overrides
 from pipeline.progress import Stopwatch, say
+from pipeline.reporter import located
 
 SweepStatus = Literal["ok", "partial", "failed"]
 
@@ -72,7 +73,12 @@ class RunResult:
 
 
 def check_grid(
-    tokens: Sequence[str], multirun: bool, folders: Sequence[Path] = (CONF,), rewrites: bool = False
+    tokens: Sequence[str],
+    multirun: bool,
+    folders: Sequence[Path] = (CONF,),
+    rewrites: bool = False,
+    writes: bool = False,
+    resume: Path | None = None,
 ) -> Checked:
     """Compose, build and prepare every grid point; nothing is written.
 
@@ -81,27 +87,38 @@ def check_grid(
         multirun: `-m` was given.
         folders: config folders.
         rewrites: what follows needs the model's source rewritten, so the interpreter must be fit for that.
+        writes: what follows writes its results to `output`, or to `resume`.
+        resume: a sweep directory that exists.
 
     Raises:
-        RefusedError: with the problems of the command line, or else of all points.
+        RefusedError: with the problems of the command line and of all points.
     """
     overrides, problems = read_overrides(tokens)
-    raise_errors(problems)
-    points = compose_grid(overrides, multirun, folders)
+    if any((p.key or "").partition("@")[0] in GROUPS for p in problems):
+        raise RefusedError(problems)  # Without a group's choice nothing can be said about the rest.
+    points, more = compose_points(overrides, multirun, folders)
+    problems += more
+    if not points:
+        raise RefusedError(problems)
     unique = {trial_key(point.config): point for point in reversed(points)}
     keys = list(dict.fromkeys(trial_key(point.config) for point in points))
-    found: dict[Problem, None] = {}
+    found = dict.fromkeys(problems)
+    if writes:
+        root = resume or Path(str(points[0].config["output"]))
+        found.update(dict.fromkeys(outputs.writable_problems(root, len(keys))))
     if rewrites and any(point.config["transform"] == "source" for point in points):
         found.update(dict.fromkeys(interpreter_problems()))
     prepared: list[Any] = []
     watch = Stopwatch()
     say(heading(points))
     for key in keys:
+        config, sources = unique[key].config, unique[key].sources(folders)
         try:
-            prepared.append(task.prepare(unique[key].config, unique[key].sources(folders)))
-            found.update(dict.fromkeys(prepared[-1].problems))
+            prepared.append(task.prepare(config, sources))
+            of_point = prepared[-1].problems
         except RefusedError as refused:
-            found.update(dict.fromkeys(refused.problems))
+            of_point = refused.problems
+        found.update(dict.fromkeys(located(problem, config, sources) for problem in of_point))
     warnings = raise_errors(found)
     say(f"checked {len(keys)} {'trial' if len(keys) == 1 else 'trials'}: loaded, traced, resolved ({watch})")
     return Checked([unique[key] for key in keys], keys, prepared, warnings)
@@ -128,9 +145,8 @@ def run(tokens: Sequence[str], multirun: bool, words: Sequence[str], folders: Se
             raise RefusedError([Problem("error", "no-sweep-directory", message, fix, "sweep.resume")])
         with ledger.owned():  # refuse before the grid is loaded
             tokens, multirun = [*ledger.tokens(), *tokens], True
-    checked = check_grid(tokens, multirun, folders, rewrites=True)
+    checked = check_grid(tokens, multirun, folders, rewrites=True, writes=True, resume=resume)
     root = Path(str(checked.points[0].config["output"]))
-    outputs.check_writable(resume or root, len(checked.points))
     task.PREPARED.clear()
     for key, point, prepared in zip(checked.keys, checked.points, checked.prepared, strict=True):
         task.PREPARED[key], task.TYPED[key] = prepared, point.typed

@@ -42,6 +42,52 @@ def test_text_shows_the_table_and_the_report_and_warnings_go_to_stderr(app: App)
     assert "testing only" in result.err and "testing only" not in result.out
 
 
+def test_problems_of_the_command_line_hide_none_of_the_recipe_nor_of_the_output(app: App):
+    (app.folder / "file").touch()
+    words = ["recpe.x=1", f"{COEFFICIENT}=half", "verify.graph=maybe", "output=file", "format=json"]
+    assert codes(app(RECIPE, *words)) == ["unknown-key", "bad-value", "output-not-writable", "bad-coefficient"]
+
+
+def test_a_choice_that_cannot_be_read_stands_alone(app: App):
+    assert codes(app("recipe='x", f"{COEFFICIENT}=half", "format=json")) == ["cannot-parse"]
+
+
+@pytest.mark.parametrize("text", [b"# \xe9\nname: x\n", "name: x\n".encode("utf-16"), b"a: " + b"[" * 3000])
+@pytest.mark.parametrize("name", ["recipe/toy/decode", "deployment/one_die"])
+def test_files_that_no_parser_reads_are_refused(app: App, name: str, text: bytes):
+    (app.conf / f"{name}.yaml").write_bytes(text)
+    result = app(RECIPE, "format=json")
+    assert set(codes(result)) <= {"not-utf8", "not-yaml"}
+    if b"[" not in text:
+        assert result.json["problems"][0]["file"].endswith(f"{name}.yaml")
+
+
+@pytest.mark.parametrize("group", ["deployment", "hardware", "runtime", "model"])
+def test_a_group_file_that_is_a_list_is_refused(app: App, group: str):
+    (app.conf / group).mkdir(exist_ok=True)
+    name = "toy" if group == "model" else "list"
+    (app.conf / group / f"{name}.yaml").write_text("- a\n- b\n")
+    result = app("validate", RECIPE, f"{group}={name}", "format=json")
+    assert codes(result) == ["not-a-mapping"]
+    assert result.json["problems"][0]["file"].endswith(f"{group}/{name}.yaml")
+
+
+def test_an_unknown_key_of_the_runtime_is_refused(app: App):
+    (app.conf / "runtime").mkdir()
+    (app.conf / "runtime/mine.yaml").write_text("name: mine\nexe_mode: ge_graph\nexe_mod: eager\n")
+    result = app("validate", RECIPE, "runtime=mine", "format=json")
+    assert codes(result) == ["unknown-key"]
+    [problem] = result.json["problems"]
+    assert "`exe_mode`" in problem["message"] and problem["line"] == 3
+
+
+def test_a_recipe_that_names_what_is_not_there_is_pointed_at(app: App):
+    path = app.conf / "recipe/toy/decode.yaml"
+    path.write_text(path.read_text().replace("hardware: toy_chip", "hardware: toy_chp"))
+    [problem] = app("validate", RECIPE, "format=json").json["problems"]
+    assert (problem["code"], problem["line"]) == ("unknown-hardware", 5)
+
+
 def test_unknown_verb_names_the_near_one(app: App):
     result = app("validat", RECIPE, "format=json")
     assert codes(result) == ["unknown-verb"] and "`validate`" in result.json["problems"][0]["message"]

@@ -103,3 +103,16 @@ def test_what_cannot_be_read_is_a_problem_with_a_hint(typed: str, code: str, hin
 def test_every_unreadable_override_is_reported():
     _, problems = read_overrides(["recpe=x", "recipe.x={a", "trial.x=1"])
     assert len(problems) == 3
+
+
+@pytest.mark.parametrize("path", ["layers.{j}.x", "layers.{i+}.x", "layers.{i}.o_proj:outpt"])
+def test_a_path_that_is_none_reaches_those_who_read_paths(path: str):
+    overrides, problems = read_overrides([f"recipe.prefetch.targets.a.weight={path}"])
+    assert problems == [] and value_of(overrides[0].values[0]) == path
+
+
+@pytest.mark.parametrize("group", ["model", "deployment", "hardware", "runtime"])
+def test_what_a_recipe_selects_is_replaced_by_the_group_alone(group: str):
+    """As a value of the recipe it would be printed, while another group was used."""
+    _, [problem] = read_overrides([f"recipe.{group}=unsharded"])
+    assert problem.code == "owned-key" and problem.fix
