@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.problems import Problem, RefusedError
-from pipeline.config_files import CONF, check_groups, files_of, is_utf8, not_utf8, option_file, options
+from pipeline.config_files import CONF, check_groups, check_runtime, files_of, is_utf8, not_utf8, option_file, options
 from pipeline.overrides import GROUPS, UserOverride, did_you_mean
 from pipeline.yaml_source import YamlSource
 
@@ -173,7 +173,7 @@ def _compose_point(combination: Sequence[_Chosen], folders: Sequence[Path]) -> t
     problems = check_groups(config, files_of(choices, folders))
     if problems:
         return None, problems
-    problems = _check_values(config)
+    problems = check_runtime(config, files_of(choices, folders)) + _check_values(config)
     typed = tuple(c.typed for c in combination)
     varying = {c.override.key: c.value or "" for c in combination if c.override.is_sweep}
     return GridPoint(tuple(texts), typed, varying, choices, config), problems

@@ -51,15 +51,20 @@ def not_utf8(path: Path) -> Problem:
 
 
 def check_groups(config: Mapping[str, Any], files: Mapping[str, Path]) -> list[Problem]:
-    """A group is a mapping; the keys of `runtime` are few and have no reader of their own."""
+    """Groups that are no mapping, of which nothing more can be read."""
     problems = []
     for group in GROUPS:
         value = config.get(group)
         if value is not None and not isinstance(value, Mapping):
             file = str(files[group]) if group in files else None
             problems.append(Problem("error", "not-a-mapping", "the file is not a mapping of keys", "", group, file))
-    runtime = config.get("runtime")
-    for key in runtime if isinstance(runtime, Mapping) else ():
+    return problems
+
+
+def check_runtime(config: Mapping[str, Any], files: Mapping[str, Path]) -> list[Problem]:
+    """The keys of `runtime` are few and have no reader of their own."""
+    problems = []
+    for key in config.get("runtime") or {}:
         if key not in _RUNTIME_KEYS:
             message = f"unknown key `{key}` in `runtime`.{did_you_mean(str(key), _RUNTIME_KEYS)}"
             file, line = YamlSource(files["runtime"], "runtime").place(f"runtime.{key}")
