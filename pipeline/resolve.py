@@ -153,7 +153,15 @@ def resolve(
         baseline = simulate(workload, [], machine.nominal())
     issued = [(e.prefetch.target, e.place.event) for e in entries]
     scopes = resolve_scopes(
-        recipe, loaded, resolver.names, workload, report, issued, chosen=strategy, tiny=sizes is not None
+        recipe,
+        loaded,
+        resolver.names,
+        workload,
+        report,
+        issued,
+        chosen=strategy,
+        tiny=sizes is not None,
+        machine=machine,
     )
     plan = Plan(loaded.spec.name, recipe.name, mode, tuple(e.prefetch for e in entries), scopes.scopes)
     placed = tuple(e.place for e in entries)

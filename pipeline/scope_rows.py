@@ -1,9 +1,11 @@
 """The scope table: what the scopes of one name hold, all layers together."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from models.paths import Names
+from pipeline.figures import Figure
 from pipeline.fusable import fuses, runs, why_not
 from pipeline.scope_choice import serialises
 from pipeline.scope_spans import Calls, Span
@@ -39,6 +41,8 @@ class ScopeMatch:
         cut_by: (operator, kernels, why) of what cuts the scopes; `sometimes` ones are part of `fusable`.
         streams: inside, in program order.
         serialises: streams that used to overlap run one after the other inside.
+        launch_saving: launch time saved, us per layer, with its band; None without a machine.
+        step_saving: what the nominal step gets shorter by these scopes alone, us per layer; None without a machine.
     """
 
     name: str
@@ -55,11 +59,19 @@ class ScopeMatch:
     cut_by: tuple[tuple[str, int, str], ...]
     streams: tuple[str, ...]
     serialises: bool
+    launch_saving: Figure | None = None
+    step_saving: Figure | None = None
 
     @property
     def share(self) -> float:
         """Fusable share of the kernels, 0 to 1."""
         return self.fusable / self.kernels if self.kernels else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """For `validate` and `run`; savings are modelled."""
+        data = asdict(self)
+        data["cut_by"] = [{"op": op, "kernels": count, "why": why} for op, count, why in self.cut_by]
+        return {**data, "fusable_share": self.share}
 
 
 def by_name(placed: Iterable[Placed]) -> dict[str, list[Placed]]:

@@ -3,8 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from models.workload import Kernel, ModuleCall, Workload
+from transforms.plan import Plan
+
+if TYPE_CHECKING:
+    from pipeline.simulator.fusion import FusedScope
 
 
 @dataclass(frozen=True)
@@ -101,3 +106,20 @@ class Calls:
         for children in found.values():
             children.sort(key=lambda n: self.workload.calls[n][0].enter)
         return found
+
+
+def fused_scopes(plan: Plan, workload: Workload) -> list["FusedScope"]:
+    """The plan's scopes as the simulator wants them, in execution order.
+
+    Raises:
+        ValueError: the plan was made for another model or deployment: a scope's module is not called once.
+    """
+    from pipeline.simulator.fusion import FusedScope
+
+    calls, found = Calls(workload), []
+    for scope in plan.scopes:
+        span = calls.span(scope.first, scope.last)
+        if span is None:
+            raise ValueError(f"scope {scope.label} ({scope.first} to {scope.last}) is not in this workload")
+        found.append(FusedScope(span.kernels, dict(scope.options).get("stream-fusion") == "1"))
+    return found

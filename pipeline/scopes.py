@@ -1,7 +1,9 @@
 """From `recipe.superkernel` to scopes: which modules of this model, in which order, and what is wrong with them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from models.paths import Names, Pattern
 from models.workload import Workload
@@ -10,12 +12,16 @@ from pipeline.reporter import Reporter
 from pipeline.scope_choice import Choice, choose
 from pipeline.scope_remarks import remark, scope_key
 from pipeline.scope_rows import Placed, ScopeMatch, scope_rows
+from pipeline.scope_savings import launch_savings, step_savings
 from pipeline.scope_spans import Calls
 from pipeline.scope_strategies import STRATEGIES, Part
 from pipeline.superkernel_options import Options, merged
 from pipeline.superkernel_section import CustomScope
 from pipeline.target_resolver import Resolvable, names_of_role_all
 from transforms.plan import Scope
+
+if TYPE_CHECKING:
+    from pipeline.simulator.machine import Machine
 
 _STRATEGY = "recipe.superkernel.strategy"
 _NOT_THERE = {"attention": "attention", "moe": "a mixture of experts", "decoder_layers": "decoder layers"}
@@ -51,6 +57,7 @@ def resolve_scopes(
     prefetches: Sequence[tuple[str, int]] = (),
     chosen: str | None = None,
     tiny: bool = False,
+    machine: "Machine | None" = None,
 ) -> ScopeResolution:
     """Apply `recipe.superkernel` to a model.
 
@@ -63,6 +70,7 @@ def resolve_scopes(
         prefetches: (target, event) of the plan's prefetches, to tell which are issued inside a scope.
         chosen: for `auto` on the tiny model: what was chosen at full size.
         tiny: nothing is remarked that was told at full size.
+        machine: for the savings.
     """
     section = recipe.superkernel
     if not section.enabled:
@@ -82,9 +90,19 @@ def resolve_scopes(
         resolver.strategy(strategy)
     resolver.check_together()
     rows = scope_rows(resolver.placed, resolver.calls, names, resolver.skipped)
+    if machine is not None and not tiny:
+        rows = _with_savings(rows, resolver, machine)
     if not tiny:
         remark(report, recipe, resolver.placed, rows, resolver.calls, names, prefetches)
     return ScopeResolution(tuple(resolver.placed), rows, choice, strategy)
+
+
+def _with_savings(rows: Sequence[ScopeMatch], resolver: "_Resolver", machine: "Machine") -> tuple[ScopeMatch, ...]:
+    launches = launch_savings(resolver.placed, resolver.calls, machine)
+    spans = sorted((p.span for p in resolver.placed), key=lambda s: s.enter)
+    apart = all(not a.overlaps(b) for a, b in pairwise(spans))
+    steps = step_savings(resolver.placed, resolver.calls.workload, machine) if apart else {}
+    return tuple(replace(r, launch_saving=launches.get(r.name), step_saving=steps.get(r.name)) for r in rows)
 
 
 class _Resolver:
