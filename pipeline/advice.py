@@ -69,7 +69,7 @@ def advise(
         plan, places: the plan and where its entries stand.
         flow, names: the step and the model.
         limits: of the machine.
-        baseline: a simulated step without copies; without it the order of readiness is not judged.
+        baseline: a simulated step without copies; without it the order of readiness and the cores are not judged.
         most_in_flight: most bytes copied but not read yet, in program order.
     """
     if most_in_flight > limits.usable_l2:
@@ -85,6 +85,7 @@ def advise(
     _too_early(report, plan, places, flow, names, limits)
     if baseline is not None:
         _chain_order(report, plan, places, baseline)
+        _core_limits(report, baseline)
 
 
 def _key(target: str, part: str) -> str:
@@ -175,6 +176,18 @@ def _filled(flow: Flow) -> list[float]:
         total += sum(w.stored_bytes * w.share for w in kernel.weights) + kernel.other_bytes
         sums.append(total)
     return sums
+
+
+def _core_limits(report: Reporter, baseline: "StepResult") -> None:
+    """Streams without core limits take all cores and run one kernel after the other, whatever is prefetched."""
+    if waiting := baseline.rules.get("cores_busy", 0):
+        report.warn(
+            "cores-not-shared",
+            "deployment.core_limits",
+            f"{waiting} kernels of the step wait for cores that a kernel of another stream runs on (modelled): the "
+            "streams hardly overlap",
+            "Give each stream its part of the die's cores, e.g. deployment.core_limits={main: [16, 32], moe: [8, 16]}.",
+        )
 
 
 def _chain_order(report: Reporter, plan: Plan, places: Sequence[Placement], baseline: "StepResult") -> None:

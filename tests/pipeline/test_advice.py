@@ -21,7 +21,11 @@ ROOMY = Limits(l2_bytes=2e9, usable_l2=1e9, hbm=1e6, peaks={"bf16": 1e8})
 
 
 def advice(
-    targets: dict[str, Any], limits: Limits = ROOMY, step: Workload = STEP, ends: list[float] | None = None
+    targets: dict[str, Any],
+    limits: Limits = ROOMY,
+    step: Workload = STEP,
+    ends: list[float] | None = None,
+    cores_busy: int = 0,
 ) -> list[Problem]:
     recipe, problems = parse_recipe({"name": "t", "model": "toy", "prefetch": {"targets": targets}})
     assert problems == []
@@ -29,7 +33,7 @@ def advice(
     assert result.problems == ()
     report = recipe.reporter()
     resolver = TargetResolver(recipe, MODEL, step, report, None)
-    baseline: Any = SimpleNamespace(starts=ends, ends=ends) if ends else None
+    baseline: Any = SimpleNamespace(starts=ends, ends=ends, rules={"cores_busy": cores_busy}) if ends else None
     advise(report, result.plan, result.placements, resolver.flow, resolver.names, limits, baseline, result.in_flight)
     return report.problems
 
@@ -98,3 +102,11 @@ def test_a_copy_that_waits_behind_one_whose_dependency_is_ready_later() -> None:
     assert ("source-order", "recipe.prefetch.targets.down.dependency") in [(p.code, p.key) for p in problems]
     assert "call comes after that of `w2`" in problems[0].message
     assert "us later (modelled)" in problems[0].message
+
+
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_streams_that_wait_for_each_others_cores(waiting: int) -> None:
+    ends = [float(k.index) for k in STEP.kernels]
+    problems = [p for p in advice({"gate_up": GATE_UP}, ends=ends, cores_busy=waiting) if p.code == "cores-not-shared"]
+    assert [p.key for p in problems] == ["deployment.core_limits"] * (waiting > 0)
+    assert all("3 kernels" in p.message and "modelled" in p.message for p in problems)
