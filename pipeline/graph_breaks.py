@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from torch import nn
 
@@ -43,12 +42,12 @@ def graph_breaks(modules: Iterable[nn.Module]) -> list[Break]:
     found: list[Break] = []
     for cls in dict.fromkeys(type(m) for m in modules):
         if not cls.__module__.startswith("torch."):
-            found += _of_class(cls)
+            found += _of_class(cls)  # type: ignore[arg-type]  # classes are hashable
     return found
 
 
 @cache
-def _of_class(cls: Any) -> tuple[Break, ...]:
+def _of_class(cls: type[nn.Module]) -> tuple[Break, ...]:
     """Breaks in forward and in the methods of the same class that it calls."""
     found: list[Break] = []
     pending, seen = ["forward"], {"forward"}

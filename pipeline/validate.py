@@ -1,6 +1,7 @@
 """`validate`: a recipe against a model, without a device and without writing anything."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from pipeline.experiment import Prepared
 from pipeline.figures import Figure
-from pipeline.resolve import TargetMatch
+from pipeline.resolve import Resolution, TargetMatch
 from pipeline.sizes_text import approximate_size
 
 
@@ -47,6 +48,7 @@ def _as_json(prepared: Prepared) -> dict[str, Any]:
         "plan": resolution.plan.to_json(),
         "matches": [_match_json(m) for m in resolution.matches],
         "in_flight": resolution.in_flight,
+        "superkernel": superkernel_json(resolution),
         "problems": [p.to_json() for p in prepared.problems],
     }
 
@@ -68,9 +70,32 @@ def _match_json(match: TargetMatch) -> dict[str, Any]:
     }
 
 
+def superkernel_json(resolution: Resolution) -> dict[str, Any]:
+    """Strategy in force, what `auto` says, and one row per name of a scope; savings are modelled."""
+    scopes = resolution.scopes
+    return {
+        "enabled": bool(scopes.strategy),
+        "strategy": scopes.strategy or None,
+        "why": scopes.choice.why.en if scopes.choice else None,
+        "candidates": [asdict(c) for c in scopes.choice.candidates] if scopes.choice else [],
+        "kernels": sum(m.kernels for m in scopes.matches),
+        "scopes": [m.to_json() for m in scopes.matches],
+    }
+
+
 def _view(prepared: Prepared) -> RenderableType:
-    resolution = prepared.resolution
     title = ", ".join(f"{key} {value}" for key, value in setting(prepared).items())
+    resolution = prepared.resolution
+    parts: list[RenderableType] = []
+    if resolution.matches or not resolution.scope_matches:
+        parts.append(_prefetch_table(resolution, title))
+        title = ""
+    if resolution.scope_matches:
+        parts += [*([Text("")] if parts else []), _scope_table(resolution, title)]
+    return Group(*parts, Text(_foot(resolution)))
+
+
+def _prefetch_table(resolution: Resolution, title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("target", no_wrap=True)
     table.add_column("weight after dependency", overflow="fold")
@@ -87,13 +112,52 @@ def _view(prepared: Prepared) -> RenderableType:
             "" if match.l2_share is None else f"{100 * match.l2_share:.1f} %",
             _window(match.window),
         )
+    return table
+
+
+def _scope_table(resolution: Resolution, title: str) -> Table:
+    scopes = resolution.scopes
+    heading = f"SuperKernel, strategy {scopes.strategy}"
+    table = Table(title=f"{title}\n{heading}" if title else heading, title_justify="left", title_style="bold")
+    table.add_column("scope", no_wrap=True)
+    table.add_column("from the first to the last module", overflow="fold")
+    headings = ("scopes", "kernels", "fusable", "launches saved", "launch time", "step, modelled")
+    for name in headings:
+        table.add_column(name, justify="right")
+    for match in scopes.matches:
+        where = match.first if match.first == match.last else f"{match.first}\n  to {match.last}"
+        streams = f"\n  streams {', '.join(match.streams)}, one after the other" if match.serialises else ""
+        table.add_row(
+            match.name,
+            where + streams,
+            f"{match.matched}" + (f", {match.skipped} skipped" if match.skipped else ""),
+            str(match.kernels),
+            f"{100 * match.share:.0f} %",
+            str(match.launches_saved),
+            _per_layer(match.launch_saving),
+            _per_layer(match.step_saving),
+        )
+    return table
+
+
+def _per_layer(saving: Figure | None) -> str:
+    """`8.4 us/layer [3.1, 9.0]`, what is saved; negative is lost."""
+    if saving is None:
+        return ""
+    text = f"{saving.value:.1f} {saving.unit}/layer"
+    return text if saving.low is None else f"{text} [{saving.low:.1f}, {saving.high:.1f}]"
+
+
+def _foot(resolution: Resolution) -> str:
     plan = resolution.plan
     total = sum(p.max_size for p in plan.prefetch)
-    foot = Text(
-        f"plan {plan.hash}: {len(plan.prefetch)} prefetches per decode step, {approximate_size(total)} in all, "
-        f"at most {approximate_size(resolution.in_flight)} in flight\n"
-    )
-    return Group(table, foot)
+    text = f"plan {plan.hash}: {len(plan.prefetch)} prefetches per decode step, {approximate_size(total)} in all, "
+    text += f"at most {approximate_size(resolution.in_flight)} in flight"
+    if plan.scopes:
+        kernels = sum(m.kernels for m in resolution.scope_matches)
+        text += f"; {len(plan.scopes)} scopes with {kernels} kernels"
+    choice = resolution.scopes.choice
+    return text + (f"\nauto: {choice.why.en}" if choice else "") + "\n"
 
 
 def _window(window: Figure | None) -> str:
