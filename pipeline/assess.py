@@ -14,6 +14,9 @@ from pipeline.figures import Figure
 from pipeline.hotspots import hotspots
 from pipeline.legality import Flow, Placement
 from pipeline.record import Assessment, Rung, Signal, TargetResult, Text
+from pipeline.scope_effects import scope_signals, scoped_kernels, superkernel_result
+from pipeline.scope_record import SuperKernelResult
+from pipeline.scope_spans import fused_scope
 from pipeline.signals import SIGNAL_ORDER, Setting, plan_signals, target_signal
 from pipeline.sizes_text import approximate_size
 from pipeline.verdict import modelled_verdict
@@ -22,7 +25,10 @@ from transforms.plan import Plan
 
 if TYPE_CHECKING:
     from pipeline.resolve import TargetMatch
+    from pipeline.scopes import ScopeResolution
+    from pipeline.simulator.copies import Copy
     from pipeline.simulator.forecast import Baseline, Forecast
+    from pipeline.simulator.fusion import FusedScope
     from pipeline.simulator.machine import Machine
 
 MIB = float(1 << 20)
@@ -42,6 +48,7 @@ def assess(
     loaded: LoadedModel | None = None,
     numerics: Rung | None = None,
     alone_draws: int = ALONE_DRAWS,
+    scopes: "ScopeResolution | None" = None,
 ) -> Assessment:
     """Judge a plan by its forecast.
 
@@ -57,10 +64,17 @@ def assess(
         numerics: result of that rung.
         alone_draws: draws of the bands of each target alone and left out; 0: no bands (a draw of every target costs as
             much as twice as many draws of the forecast).
+        scopes: the plan's SuperKernel scopes; the forecast was made with them.
     """
     places = list(placements) if placements is not None else placements_of(plan, workload)
-    found = effects(workload, plan, places, forecast, machine.nominal())
-    alone, without = _one_by_one(plan, places, found, baseline, forecast, alone_draws)
+    scoped = scoped_kernels(scopes)
+    found = effects(workload, plan, places, forecast, machine.nominal(), scoped)
+    fused = [fused_scope(p.scope, p.span) for p in scopes.placed] if scopes is not None else []
+    alone, without = _one_by_one(plan, places, found, baseline, forecast, alone_draws, fused)
+    superkernel = None
+    if scopes is not None:
+        copies = _copies(plan, places)
+        superkernel = superkernel_result(workload, scopes, forecast, copies, baseline, alone_draws)
     rows = {m.target: m for m in matches}
     flow = Flow(workload)
     settings = {
@@ -70,10 +84,12 @@ def assess(
     per_target = {e.target: target_signal(e, settings[e.target]) for e in found.targets}
     signals = plan_signals(found, forecast.gain, forecast.baseline.value, tails)
     signals += [s for s in per_target.values() if s is not None]
+    if superkernel is not None:
+        signals += scope_signals(superkernel, forecast.gain)
     signals.sort(key=lambda s: SIGNAL_ORDER.get(s.id, 99))
     checklist = make_checklist(found, forecast.baseline, forecast.optimised, forecast.gain, numerics)
     return Assessment(
-        metrics=_metrics(workload, plan, forecast, found),
+        metrics={**_metrics(workload, plan, forecast, found), **_scope_metrics(superkernel, scoped, forecast)},
         targets=[
             _target(e, plan, rows.get(e.target), settings[e.target], per_target[e.target], loaded)
             for e in found.targets
@@ -81,7 +97,39 @@ def assess(
         verdict=modelled_verdict(forecast.gain, checklist, signals, numerics),
         checklist=checklist,
         hotspots=hotspots(workload, plan, forecast.baseline_step, machine.nominal()),
+        superkernel=superkernel,
     )
+
+
+def _scope_metrics(found: SuperKernelResult | None, scoped: Sequence[int], forecast: "Forecast") -> dict[str, Figure]:
+    if found is None:
+        return {}
+    before, after = (
+        sum(step.ends[k] - step.starts[k] for k in scoped) for step in (forecast.baseline_step, forecast.optimised_step)
+    )
+    kernels = sum(s.kernels for s in found.scopes)
+    fusable = sum(s.fusable_share * s.kernels for s in found.scopes) / max(1, kernels)
+    metrics = {
+        "baseline.scoped_kernels": Figure(before, "us"),
+        "optimized.scoped_kernels": Figure(after, "us"),
+        "delta.scoped_kernels": Figure(change(before, after), "%"),
+        "superkernel.scopes": Figure(sum(s.count for s in found.scopes), "scopes"),
+        "superkernel.kernels": Figure(kernels, "kernels"),
+        "superkernel.fusable": Figure(fusable, "%"),
+        "superkernel.launches_saved": Figure(sum(s.launches_saved for s in found.scopes), "launches"),
+    }
+    for name, figure in (("prefetch", found.prefetch_alone), ("superkernel", found.superkernel_alone)):
+        if figure is not None and found.prefetch_alone is not None:
+            metrics[f"delta.{name}_alone"] = figure
+    return metrics
+
+
+def _copies(plan: Plan, places: Sequence[Placement]) -> "list[Copy]":
+    from pipeline.simulator.copies import Copy
+
+    return [
+        Copy(p.weight, place.producer, p.max_size, p.offset) for p, place in zip(plan.prefetch, places, strict=True)
+    ]
 
 
 def _metrics(workload: Workload, plan: Plan, forecast: "Forecast", found: Effects) -> dict[str, Figure]:
@@ -133,24 +181,24 @@ def _one_by_one(
     baseline: "Baseline | None",
     forecast: "Forecast",
     draws: int,
+    scopes: "Sequence[FusedScope]",
 ) -> tuple[dict[str, Figure], dict[str, Figure]]:
-    """Gain with each target alone, and what the whole plan loses without it; both paired with the baseline's draws."""
+    """Gain with each target alone (and no scopes), and what the whole plan loses without it.
+
+    Both are paired with the baseline's draws.
+    """
     names = [e.target for e in found.targets]
     if baseline is None or not names:
         return {}, {}
-    if len(names) == 1:
+    if len(names) == 1 and not scopes:
         return {names[0]: forecast.gain}, {}
-    from pipeline.simulator.copies import Copy
-
-    copies = [
-        (p.target, Copy(p.weight, place.producer, p.max_size, p.offset))
-        for p, place in zip(plan.prefetch, places, strict=True)
-    ]
+    copies = [(p.target, copy) for p, copy in zip(plan.prefetch, _copies(plan, places), strict=True)]
     plans = [[c for target, c in copies if target == name] for name in names]
     rest = [[c for target, c in copies if target != name] for name in names]
     draws = min(draws, baseline.draws)
     before = np.concatenate(([baseline.step.time], baseline.times[:draws]))
-    times = baseline.run_draws([*plans, *rest], slice(0, 1 + draws))
+    some = slice(0, 1 + draws)
+    times = np.concatenate((baseline.run_draws(plans, some), baseline.run_draws(rest, some, scopes)))
     gains = 100.0 * (before - times) / np.where(before > 0.0, before, 1.0)
     whole = np.concatenate(([forecast.gain.value], forecast.gain_draws[:draws]))
     alone = {name: _banded(row, "%") for name, row in zip(names, gains[: len(names)], strict=True)}

@@ -59,10 +59,14 @@ def _targets(found: Effects) -> ChecklistItem:
     sums = f"{found.target_baseline:.1f} -> {found.target_optimized:.1f} us"
     worse = [e.target for e in found.targets if e.faster <= 0]
     each = ", ".join(f"{e.target} {e.baseline:.1f} -> {e.optimized:.1f}" for e in found.targets)
-    en, zh = (
-        f"{len(found.kernels)} kernels, in sum {sums}; one kernel, us: {each}",
-        f"共 {len(found.kernels)} 个算子,合计 {sums};单个算子(us):{each}",
-    )
+    if found.targets:
+        en, zh = (
+            f"{len(found.kernels)} kernels, in sum {sums}; one kernel, us: {each}",
+            f"共 {len(found.kernels)} 个算子,合计 {sums};单个算子(us):{each}",
+        )
+    else:  # SuperKernel alone
+        count = len(found.kernels)
+        en, zh = f"{count} kernels inside scopes, in sum {sums}", f"scope 内 {count} 个算子,合计 {sums}"
     if worse:
         en, zh = f"{en}; not faster: {', '.join(worse)}", f"{zh};没有变快:{'、'.join(worse)}"
     return _item("target_faster", answer, en, zh)

@@ -124,6 +124,7 @@ def effects(
     placements: Sequence[Placement],
     forecast: "Forecast",
     parameters: "Parameters",
+    scoped: Sequence[int] = (),
 ) -> Effects:
     """Compare the nominal steps of baseline and plan.
 
@@ -133,6 +134,7 @@ def effects(
         placements: where each entry of the plan is issued and read.
         forecast: of that plan; its copies are in plan order.
         parameters: the machine's nominal values, for the share of HBM time.
+        scoped: kernels inside SuperKernel scopes: the target kernels of a plan without prefetch.
     """
     before, after = forecast.baseline_step, forecast.optimised_step
     start0, end0 = np.array(before.starts), np.array(before.ends)
@@ -140,7 +142,7 @@ def effects(
     time0, time1 = end0 - start0, end1 - start1
     readers = _readers(workload, plan)
     ours = np.zeros(len(workload.kernels), bool)
-    ours[sorted({k for found in readers.values() for k in found})] = True
+    ours[sorted({k for found in readers.values() for k in found}) if readers else list(scoped)] = True
     counted = ~ours & np.array([k.engine != "idle" for k in workload.kernels], bool)
 
     entries: dict[str, list[int]] = {}

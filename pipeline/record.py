@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from models.problems import Problem
 from pipeline.figures import Figure, Provenance
+from pipeline.scope_record import SuperKernelResult
 from transforms.plan import Plan
 
 Language = Literal["en", "zh"]
@@ -210,12 +211,15 @@ class Assessment:
         metrics: dotted name -> figure: `baseline.step`, `optimized.step`, `delta.step`, `baseline.throughput`,
             `optimized.throughput`, `physical_limit`, and `baseline.target_kernels`, `optimized.target_kernels`,
             `delta.target_kernels`, the same three of `windows`, `baseline.above_limit`, `optimized.above_limit` (%),
-            `prefetch.per_layer`, `prefetch.in_flight`, `prefetch.total` (MiB). `delta.*` is % of baseline,
-            positive = faster.
+            `prefetch.per_layer`, `prefetch.in_flight`, `prefetch.total` (MiB). With SuperKernel scopes also the three
+            of `scoped_kernels`, `superkernel.scopes`, `superkernel.kernels`, `superkernel.fusable` (%),
+            `superkernel.launches_saved`, and with both levers `delta.prefetch_alone` and `delta.superkernel_alone`.
+            `delta.*` is % of baseline, positive = faster.
         targets: one per target of the recipe, in recipe order.
         verdict: the outcome.
         checklist: the five points.
         hotspots: where the baseline's time goes, longest first.
+        superkernel: the SuperKernel lever; None if the plan has no scopes.
     """
 
     metrics: Mapping[str, Figure]
@@ -223,6 +227,7 @@ class Assessment:
     verdict: Verdict
     checklist: Sequence[ChecklistItem]
     hotspots: Sequence["Hotspot"] = ()
+    superkernel: SuperKernelResult | None = None
 
 
 @dataclass(frozen=True)
@@ -318,6 +323,7 @@ class TrialRecord:
             "verdict": self.verdict.to_json(self.language),
             "metrics": nested(found.metrics) if found else {},
             "targets": [t.to_json(self.language) for t in found.targets] if found else [],
+            "superkernel": found.superkernel.to_json(self.language) if found and found.superkernel else None,
             "checklist": [c.to_json(self.language) for c in found.checklist] if found else [],
             "calls_planned": self.calls_planned,
             "calls_observed": self.calls_observed,

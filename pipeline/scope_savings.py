@@ -9,7 +9,7 @@ from models.workload import Kernel, Workload
 from pipeline.figures import Figure
 from pipeline.fusable import runs
 from pipeline.scope_rows import Placed, by_name
-from pipeline.scope_spans import Calls
+from pipeline.scope_spans import Calls, fused_scope
 
 if TYPE_CHECKING:
     from pipeline.simulator.machine import Machine
@@ -38,14 +38,13 @@ def launch_savings(placed: Sequence[Placed], calls: Calls, machine: "Machine") -
 
 def step_savings(placed: Sequence[Placed], workload: Workload, machine: "Machine") -> dict[str, Figure]:
     """Name -> what the nominal step gets shorter by its scopes alone, us per layer; negative is longer."""
-    from pipeline.simulator.fusion import FusedScope
     from pipeline.simulator.simulate import simulate
 
     nominal, layers = machine.nominal(), max(1, workload.layers)
     before = simulate(workload, [], nominal).time
     found = {}
     for name, members in by_name(placed).items():
-        scopes = [FusedScope(p.span.kernels, dict(p.scope.options).get("stream-fusion") == "1") for p in members]
+        scopes = [fused_scope(p.scope, p.span) for p in members]
         found[name] = Figure((before - simulate(workload, [], nominal, scopes=scopes).time) / layers, "us")
     return found
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from models.workload import Kernel, ModuleCall, Workload
-from transforms.plan import Plan
+from transforms.plan import Plan, Scope
 
 if TYPE_CHECKING:
     from pipeline.simulator.fusion import FusedScope
@@ -114,12 +114,17 @@ def fused_scopes(plan: Plan, workload: Workload) -> list["FusedScope"]:
     Raises:
         ValueError: the plan was made for another model or deployment: a scope's module is not called once.
     """
-    from pipeline.simulator.fusion import FusedScope
-
     calls, found = Calls(workload), []
     for scope in plan.scopes:
         span = calls.span(scope.first, scope.last)
         if span is None:
             raise ValueError(f"scope {scope.label} ({scope.first} to {scope.last}) is not in this workload")
-        found.append(FusedScope(span.kernels, dict(scope.options).get("stream-fusion") == "1"))
+        found.append(fused_scope(scope, span))
     return found
+
+
+def fused_scope(scope: Scope, span: Span) -> "FusedScope":
+    """One scope as the simulator wants it."""
+    from pipeline.simulator.fusion import FusedScope
+
+    return FusedScope(span.kernels, dict(scope.options).get("stream-fusion") == "1")
