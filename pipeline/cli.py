@@ -107,7 +107,7 @@ def _propose(arguments: Arguments) -> Outcome:
     from pipeline.sweep import check_grid
 
     checked = check_grid(arguments.tokens, False, _folders(arguments), rewrites=True)
-    markdown, data = run_propose(checked.prepared[0])
+    markdown, data = run_propose(checked.prepared[0], checked.points[0].typed)
     return Outcome(0, data, markdown, checked.warnings)
 
 

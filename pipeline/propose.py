@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from models.problems import Problem, RefusedError
@@ -13,8 +15,12 @@ from pipeline.validate import setting
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
 
 
-def run_propose(prepared: Prepared) -> tuple[str, dict[str, Any]]:
+def run_propose(prepared: Prepared, typed: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
     """The proposal as Markdown, and the same as data.
+
+    Args:
+        prepared: from `experiment.prepare`.
+        typed: the overrides as the user typed them; the sweep that is proposed next keeps them.
 
     Raises:
         RefusedError: there is no source to change.
@@ -38,7 +44,7 @@ def run_propose(prepared: Prepared) -> tuple[str, dict[str, Any]]:
         "diff": source.diff,
         "problems": [p.to_json() for p in prepared.problems],
     }
-    return _markdown(prepared, name, source.diff, points, digest), data
+    return _markdown(prepared, name, source.diff, points, digest, typed), data
 
 
 def patch_hash(plan_hash: str, diff: str, *contents: str) -> str:
@@ -65,7 +71,9 @@ def insertion_points(diff: str) -> list[tuple[int, str]]:
     return points
 
 
-def _markdown(prepared: Prepared, name: str, diff: str, points: list[tuple[int, str]], digest: str) -> str:
+def _markdown(
+    prepared: Prepared, name: str, diff: str, points: list[tuple[int, str]], digest: str, typed: Sequence[str]
+) -> str:
     experiment, resolution = prepared.experiment, prepared.resolution
     where = ", ".join(f"{key} `{value}`" for key, value in setting(prepared).items())
     rows = [
@@ -74,7 +82,6 @@ def _markdown(prepared: Prepared, name: str, diff: str, points: list[tuple[int, 
         for m in resolution.matches
     ]
     warnings = [f"- {p.message}{' ' + p.fix if p.fix else ''}" for p in prepared.problems]
-    deployment = experiment.deployment.name
     lines = [
         f"# Proposal: weight prefetch for {experiment.model.name}",
         "",
@@ -119,14 +126,16 @@ def _markdown(prepared: Prepared, name: str, diff: str, points: list[tuple[int, 
         "(`recipe.prefetch.targets.NAME.dependency=...`). Then sweep:",
         "",
         "```",
-        f"npu-recipes -m recipe={_recipe(prepared)} deployment={deployment} recipe.prefetch.coefficient=0.5,0.7,1.0",
+        _sweep(typed or [f"recipe={experiment.recipe.name}", f"deployment={experiment.deployment.name}"]),
         "```",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _recipe(prepared: Prepared) -> str:
-    return prepared.experiment.recipe.name
+def _sweep(typed: Sequence[str]) -> str:
+    key = "recipe.prefetch.coefficient"
+    kept = [word for word in typed if word.lstrip("+").partition("=")[0] not in (key, "format")]
+    return shlex.join(["npu-recipes", "-m", *kept, f"{key}=0.5,0.7,1.0"])
 
 
 def _basis(coefficient: Any) -> str:

@@ -164,4 +164,6 @@ def _window(window: Figure | None) -> str:
     if window is None:
         return ""
     text = f"{window.value:.1f} {window.unit}"
-    return text if window.low is None else f"{text} [{window.low:.1f}, {window.high:.1f}]"
+    if window.low is None or window.high is None or window.high - window.low < 0.05:
+        return text
+    return f"{text}, {window.low:.1f} to {window.high:.1f} over layers"
