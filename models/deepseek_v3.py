@@ -173,6 +173,7 @@ class DeepseekV3MoE(nn.Module):
             expert_out = self.experts(x, scale, counts)
             routed_output = ops.moe_combine(expert_out, order, topk_ids, topk_weights, hidden_states, self.routing)
 
+        ops.join("shared_experts", two_streams)
         hidden_states = ops.add(routed_output, shared_output)
         if self.moe_tp_size > 1:
             hidden_states = ops.reduce_scatter(hidden_states, "moe_tp", self.moe_tp_size)

@@ -258,6 +258,7 @@ class LongcatFlashDecoderLayer(nn.Module):
 
         if self.role == "attention":
             shortcut_output = ops.recv(sent)
+        ops.join("moe", two_streams)
         hidden_states = ops.add(hidden_states, shortcut_output)
         return hidden_states, residual
 

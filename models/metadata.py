@@ -17,6 +17,7 @@ class ForwardMetadata:
         block_table: pages of each sequence, int64 [B, pages].
         kv_lengths: cached tokens of each sequence, this step's included, int64 [B].
         query_lengths: cumulative number of query tokens, int64 [B].
+        host_kv_lengths, host_query_lengths: the same as numbers of the host: npugraph_ex takes lengths from there.
     """
 
     is_prefill: bool
@@ -25,6 +26,8 @@ class ForwardMetadata:
     block_table: Tensor
     kv_lengths: Tensor
     query_lengths: Tensor
+    host_kv_lengths: tuple[int, ...] = ()
+    host_query_lengths: tuple[int, ...] = ()
 
 
 def make_metadata(
@@ -42,4 +45,15 @@ def make_metadata(
     slot_mapping = first_slots.repeat_interleave(tokens, output_size=sequences * tokens) + positions
     kv_lengths = torch.full((sequences,), past + tokens, device=device)
     query_lengths = torch.arange(1, sequences + 1, device=device) * tokens
-    return ForwardMetadata(is_prefill, positions, slot_mapping, block_table, kv_lengths, query_lengths)
+    host_kv_lengths = (past + tokens,) * sequences
+    host_query_lengths = tuple(tokens * (sequence + 1) for sequence in range(sequences))
+    return ForwardMetadata(
+        is_prefill,
+        positions,
+        slot_mapping,
+        block_table,
+        kv_lengths,
+        query_lengths,
+        host_kv_lengths,
+        host_query_lengths,
+    )

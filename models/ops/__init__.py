@@ -12,7 +12,7 @@ from models.ops.attention import (
     mla_prolog_quant,
     write_cache,
 )
-from models.ops.backend import limit_cores, stream, use_npu_operators
+from models.ops.backend import join, limit_cores, stream, use_npu_operators
 from models.ops.communication import all_gather, all_reduce, all_to_all, recv, reduce_scatter, send
 from models.ops.experts import (
     grouped_matmul,
@@ -50,6 +50,7 @@ __all__ = [
     "fused_infer_attention_score",
     "gather",
     "grouped_matmul",
+    "join",
     "limit_cores",
     "matmul",
     "mla_prolog",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.ops import collectives
+from models.ops import collectives, npu_streams
 from models.ops.npu_moe_models import mla_prolog_quant as mla_prolog_quant
 from models.ops.npu_moe_models import moe_gating_grouped_top_k as moe_gating_grouped_top_k
 from models.ops.npu_moe_models import moe_gating_top_k_softmax as moe_gating_top_k_softmax
@@ -30,15 +30,22 @@ _graph_ops: Any = None
 _scope: Any = None
 
 
-def prepare() -> None:
-    """Import the graph-mode parts of torchair: not inside a function that is being compiled, dynamo refuses that.
+def prepare(exe_mode: str) -> None:
+    """Import the graph-mode parts of torch_npu: not inside a function that is being compiled, dynamo refuses that.
+
+    Args:
+        exe_mode: torchair's operators exist for `ge_graph` only.
 
     Raises:
         ImportError: torch_npu is not installed; the message names the extra.
     """
     global _graph_ops, _scope
     try:
-        _graph_ops, _scope = importlib.import_module("torchair.ops"), importlib.import_module("torchair.scope")
+        if exe_mode == "npugraph_ex":
+            _graph_ops, _scope = None, importlib.import_module("npugraph_ex.scope")
+            npu_streams.prepare()
+        else:
+            _graph_ops, _scope = importlib.import_module("torchair.ops"), importlib.import_module("torchair.scope")
     except ImportError as error:
         raise ImportError("the NPU operators need torch_npu: install npu-recipes[npu]") from error
 
@@ -49,7 +56,7 @@ def stream(label: str) -> AbstractContextManager[Any]:
 
 
 def limit_cores(aic: int, aiv: int) -> AbstractContextManager[Any]:
-    """GE core limits of the operators inside."""
+    """Core limits of the operators inside."""
     return _scope.limit_core_num(aic, aiv)
 
 
@@ -154,12 +161,12 @@ def fused_infer_attention_score(
     key_rope_cache: Tensor | None,
 ) -> Tensor:
     several = query.shape[0] > metadata.block_table.shape[0]  # tokens per sequence
-    if torch.compiler.is_compiling():  # lengths stay tensors in a graph
+    if torch.compiler.is_compiling() and _graph_ops is not None:  # lengths stay tensors in a GE graph
         operator: Any = _graph_ops.npu_fused_infer_attention_score_v2
         query_lengths, kv_lengths = metadata.query_lengths, metadata.kv_lengths
     else:
         operator = torch.ops.npu.npu_fused_infer_attention_score_v2
-        query_lengths, kv_lengths = metadata.query_lengths.tolist(), metadata.kv_lengths.tolist()
+        query_lengths, kv_lengths = list(metadata.host_query_lengths), list(metadata.host_kv_lengths)
     out, _ = operator(
         query,
         key_cache.flatten(2),
