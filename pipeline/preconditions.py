@@ -3,7 +3,7 @@
 Each violation names the key that says otherwise, with the file and line that hold it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -143,13 +143,12 @@ def check_preconditions(
     return problems + report.problems
 
 
-def waived(recipe: Recipe, exe_mode: str, generation: str) -> tuple[Precondition, ...]:
-    """Preconditions that hold only because the recipe allows them; reports say so."""
+def waived(allow: Iterable[str], exe_mode: str, generation: str) -> tuple[Precondition, ...]:
+    """Preconditions that hold only because the recipe's `allow` names them; reports say so."""
     values = {"runtime.exe_mode": exe_mode, "hardware.generation": generation}
+    named = set(allow)
     return tuple(
-        c
-        for c in PRECONDITIONS
-        if c.status == "by_opt_in" and values.get(c.key) == c.value and c.allowance in recipe.superkernel.allow
+        c for c in PRECONDITIONS if c.status == "by_opt_in" and values.get(c.key) == c.value and c.allowance in named
     )
 
 

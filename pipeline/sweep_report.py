@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import outputs
-from pipeline.tables import figure, number, rungs, varying_names
+from pipeline.tables import figure, number, rungs, superkernel, varying_names
 
 if TYPE_CHECKING:
     from pipeline.sweep import RunResult
@@ -29,6 +29,11 @@ _FIGURES = (
     "prefetch.per_layer",
     "prefetch.in_flight",
     "prefetch.total",
+    "superkernel.scopes",
+    "superkernel.launches_saved",
+    "delta.scoped_kernels",
+    "delta.prefetch_alone",
+    "delta.superkernel_alone",
 )
 
 
@@ -61,7 +66,7 @@ def results_csv(trials: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = varying_names(trials)
     units = {name: _unit(trials, name) for name in _FIGURES}
-    heading = ["key", "status", "outcome", "provenance", *names.values()]
+    heading = ["key", "status", "outcome", "provenance", *names.values(), "strategy"]
     for name in _FIGURES:
         unit = f" [{units[name]}]" if units[name] else ""
         heading += [f"{name}{unit}", f"{name} low", f"{name} high"]
@@ -70,6 +75,7 @@ def results_csv(trials: Sequence[Mapping[str, Any]]) -> str:
         verdict = trial.get("verdict") or {}
         row: list[Any] = [trial.get("key"), trial["status"], verdict.get("outcome"), verdict.get("provenance", "")]
         row += [(trial.get("varying") or {}).get(key, "") for key in names]
+        row.append((trial.get("superkernel") or {}).get("strategy", ""))
         for name in _FIGURES:
             found = figure(trial, name) or {}
             row += [found.get("value"), found.get("low"), found.get("high")]
@@ -92,6 +98,8 @@ def _row(trial: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "per_layer": number(figure(trial, "prefetch.per_layer")),
         "in_flight": number(figure(trial, "prefetch.in_flight")),
         "windows": number(figure(trial, "delta.windows"), 2, True),
+        "superkernel": superkernel(trial),
+        "levers": [number(figure(trial, f"delta.{name}_alone"), 2, True, True) for name in ("prefetch", "superkernel")],
         "rungs": rungs(trial).split("\n"),
         "verdict": trial.get("verdict") or {},
     }

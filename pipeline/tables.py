@@ -91,6 +91,7 @@ class TrialsTable:
 
 
 _HEADINGS = (
+    "SuperKernel\nstrategy",
     "prefetched\nMiB/layer",
     "most in\nflight, MiB",
     "decode step, us\nbaseline -> optimised",
@@ -111,6 +112,7 @@ def _cell(value: Any) -> Text:
 
 def _cells(trial: Trial) -> list[Any]:
     return [
+        superkernel(trial),
         number(figure(trial, "prefetch.per_layer")),
         number(figure(trial, "prefetch.in_flight")),
         _pair(trial, "step"),
@@ -122,6 +124,15 @@ def _cells(trial: Trial) -> list[Any]:
         rungs(trial),
         outcome(trial),
     ]
+
+
+def superkernel(trial: Trial) -> str:
+    """`moe: 58 scopes, 580 launches saved`, or a dash."""
+    found = trial.get("superkernel")
+    if not found:
+        return "-"
+    scopes, launches = (number(figure(trial, f"superkernel.{name}"), 0) for name in ("scopes", "launches_saved"))
+    return f"{found['strategy']}: {scopes} scopes, {launches} launches saved"
 
 
 def outcome(trial: Trial) -> Text:

@@ -1,12 +1,13 @@
 """What a trial leaves behind for people: the report, plots, the timeline and the NPU script."""
 
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.workload import Workload
 from pipeline.outputs import write_text
 from pipeline.record import TrialRecord
-from pipeline.report.markdown import markdown
+from pipeline.report.markdown import markdown, superkernel_markdown
 from pipeline.report.npu_script import NAME as NPU_SCRIPT
 from pipeline.report.npu_script import npu_script
 from pipeline.report.plots import layer_plot, step_plot, targets_plot
@@ -38,6 +39,9 @@ def report_files(
         workload, forecast: for the timeline and the plot of a layer; without them these two are left out.
     """
     files = {"report.md": markdown(record), NPU_SCRIPT: npu_script(record)}
+    superkernel = superkernel_markdown(record, date.today())
+    if superkernel is not None:
+        files["superkernel_optimization_report.md"] = superkernel
     found = record.assessment
     if found is not None:
         files["plots/step.svg"] = step_plot(found, record.language)

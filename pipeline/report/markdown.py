@@ -1,5 +1,6 @@
 """report.md from a trial's record, in English or Chinese."""
 
+from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,16 @@ def markdown(record: TrialRecord) -> str:
     It is a function of the record alone: no dates, no wall times, so that a rerun gives the same text.
     """
     found = record.assessment
+    plan = record.plan
     verdict = record.verdict
     lines = record.diff.splitlines()
     numerics = record.verification.get("numerics")
     return _template(record.language).render(
-        plan=record.plan,
+        plan=plan,
+        levers=" + ".join(
+            [*(["Prefetch"] if plan.prefetch or not plan.scopes else []), *(["SuperKernel"] * bool(plan.scopes))]
+        ),
+        sk=found.superkernel if found else None,
         found=found,
         m=found.metrics if found else {},
         targets=found.targets if found else [],
@@ -61,8 +67,66 @@ def markdown(record: TrialRecord) -> str:
     )
 
 
+def superkernel_markdown(record: TrialRecord, today: date) -> str | None:
+    """The report on SuperKernel by itself; None if the trial has no scopes, or no figures.
+
+    Args:
+        record: the trial.
+        today: the date in the report.
+    """
+    found = record.assessment
+    if found is None or found.superkernel is None:
+        return None
+    metrics = found.metrics
+    verdict = record.verdict
+    return _template(record.language, "superkernel").render(
+        plan=record.plan,
+        sk=found.superkernel,
+        m=metrics,
+        ms={name: _scaled(metrics[name], 1e-3, "ms") for name in ("baseline.step", "optimized.step")},
+        throughput=_throughput_gain(metrics["delta.step"]),
+        options=list(dict.fromkeys(s.options for s in found.superkernel.scopes)),
+        waived=_waived(record),
+        verdict=verdict,
+        modelled=verdict.provenance == "modelled",
+        signals=[s for s in verdict.signals if s.id in ("scope_slower", "lever_hinders")],
+        verification=record.verification,
+        changed_files=record.changed_files,
+        transform=record.transform,
+        deployment=_name(record, "deployment"),
+        hardware=_name(record, "hardware"),
+        rerun=record.rerun,
+        date=today.isoformat(),
+    )
+
+
+def _waived(record: TrialRecord) -> tuple[Any, ...]:
+    """Preconditions that hold only because the recipe allows them."""
+    from pipeline.preconditions import waived
+
+    recipe: Any = record.config.get("recipe") or {}
+    allow = (recipe.get("superkernel") or {}).get("allow") or ()
+    hardware: Any = record.config.get("hardware") or {}
+    names = [allow] if isinstance(allow, str) else allow
+    return waived(names, record.plan.exe_mode, str(hardware.get("generation", "")))
+
+
+def _scaled(figure: Figure, factor: float, unit: str) -> Figure:
+    low, high = (None if v is None else v * factor for v in (figure.low, figure.high))
+    return Figure(figure.value * factor, unit, low, high, figure.provenance)
+
+
+def _throughput_gain(gain: Figure) -> Figure:
+    """A step that gets g % shorter brings 100 g / (100 - g) % more tokens."""
+
+    def more(g: float | None) -> float | None:
+        return None if g is None else 100.0 * g / (100.0 - g) if g < 100.0 else 0.0
+
+    return Figure(more(gain.value) or 0.0, "%", more(gain.low), more(gain.high), gain.provenance)
+
+
 @cache
-def _template(language: str) -> "Template":
+def _template(language: str, name: str = "report") -> "Template":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -72,7 +136,7 @@ def _template(language: str) -> "Template":
         autoescape=False,  # Markdown, not HTML
     )
     environment.filters.update(num=_num, band=_band, cell=_cell, words=_words, words_zh=lambda w: _ZH.get(w, w))
-    return environment.get_template(f"report.{language}.md.j2")
+    return environment.get_template(f"{name}.{language}.md.j2")
 
 
 def _num(figure: Figure | None, digits: int = 1, sign: bool = False) -> str:

@@ -5,11 +5,12 @@ reads its weight. Times are in us from the start of the step; everything in it i
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.workload import Workload
 from pipeline.legality import Placement
+from pipeline.scope_spans import Calls
 from transforms.plan import Plan
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ def timeline(workload: Workload, plan: Plan, placements: Sequence[Placement], fo
         placements: which kernel reads each entry of the plan first.
         forecast: of the plan's copies, in plan order.
     """
+    scopes = _scope_of(workload, plan)
     streams = {name: k for k, name in enumerate(dict.fromkeys(k.stream for k in workload.kernels), 1)}
     events = [
         *_names(BASELINE, "baseline (modelled)", streams, False),
         *_names(OPTIMIZED, "optimised (modelled)", streams, True),
-        *_kernels(workload, forecast.baseline_step, BASELINE, streams),
-        *_kernels(workload, forecast.optimised_step, OPTIMIZED, streams),
+        *_kernels(workload, forecast.baseline_step, BASELINE, streams, {}),
+        *_kernels(workload, forecast.optimised_step, OPTIMIZED, streams, scopes),
         *_copies(workload, plan, placements, forecast.optimised_step, streams),
     ]
     about = {"provenance": "modelled", "plan_hash": plan.hash, "model": plan.model, "recipe": plan.recipe}
@@ -53,13 +55,27 @@ def _names(process: int, name: str, streams: dict[str, int], chain: bool) -> Ite
         yield {"ph": "M", "pid": process, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
 
 
-def _kernels(workload: Workload, step: "StepResult", process: int, streams: dict[str, int]) -> Iterator[Event]:
+def _scope_of(workload: Workload, plan: Plan) -> dict[int, str]:
+    """Kernel -> label of the SuperKernel scope that holds it."""
+    calls = Calls(workload)
+    found: dict[int, str] = {}
+    for scope in plan.scopes:
+        span = calls.span(scope.first, scope.last)
+        found |= dict.fromkeys(span.kernels if span is not None else (), scope.label)
+    return found
+
+
+def _kernels(
+    workload: Workload, step: "StepResult", process: int, streams: dict[str, int], scopes: Mapping[int, str]
+) -> Iterator[Event]:
     for kernel in workload.kernels:
         k = kernel.index
         start, end = _us(step.starts[k]), _us(step.ends[k])
         args: dict[str, Any] = {"module": kernel.module}
         if kernel.layer is not None:
             args["layer"] = kernel.layer
+        if k in scopes:
+            args["scope"] = scopes[k]
         args["bytes"] = round(step.kernel_hbm_bytes[k])
         args["hits"] = round(step.hits[k])
         if kernel.weights:
