@@ -13,7 +13,7 @@ from transforms.plan import Plan
 if TYPE_CHECKING:
     from pipeline.simulator.forecast import Forecast
     from pipeline.simulator.parameters import Parameters
-    from pipeline.simulator.simulate import StepResult
+    from pipeline.simulator.simulate import CopyResult, StepResult
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,7 @@ def effects(
         copies = [after.copies[p] for p in positions]
         size = sum(plan.prefetch[p].max_size for p in positions) or 1
         moved = sum(c.moved for c in copies) or 1.0
-        arrived = sum(
-            c.resident + c.moved * _progress(c.start, c.end, start1[placements[p].reader])
-            for c, p in zip(copies, positions, strict=True)
-        )
+        arrived = sum(_arrived(c, start1[placements[p].reader]) for c, p in zip(copies, positions, strict=True))
         waiting = sum(
             hbm_time(workload.kernels[k], float(time0[k]), before.kernel_hbm_bytes[k], parameters) for k in kernels
         )
@@ -207,6 +204,15 @@ def _readers(workload: Workload, plan: Plan) -> dict[str, list[int]]:
             if read.weight in planned:
                 readers[read.weight].append(kernel.index)
     return readers
+
+
+def _arrived(copy: "CopyResult", now: float) -> float:
+    """Bytes of a copy's range that it had brought, or found in L2, by `now`.
+
+    What a copy finds that starts later was brought by the target's own read: it did not come in time.
+    """
+    found = copy.resident if copy.start <= now else 0.0
+    return found + copy.moved * _progress(copy.start, copy.end, now)
 
 
 def _progress(start: float, end: float, now: float) -> float:

@@ -1,5 +1,6 @@
 """From a forecast to figures, checklist, failure signals and the next adjustment."""
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -76,6 +77,15 @@ def test_a_copy_that_is_half_done_covers_half() -> None:
     parameters: Any = Parameters()
     late = forecast((10, 20, 10, 15, 2), (1.0, 0.5, 2.0), start=25.0, end=35.0)
     assert effects(WORKLOAD, plan(), PLACES, late, parameters).targets[0].covered == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("start", "covered"), [(30.0, 1.0), (30.1, 0.0)])
+def test_bytes_that_the_target_itself_brought_did_not_arrive_in_time(start: float, covered: float) -> None:
+    parameters: Any = Parameters()
+    step = forecast((10, 20, 7, 15, 2), (start, 0.0, 12.0)).optimised_step
+    found_there = replace(step.copies[0], start=start, end=start + 0.5, moved=0.0, resident=5.0 * MB)
+    late: Any = replace(FASTER, optimised_step=replace(step, copies=(found_there,)))
+    assert effects(WORKLOAD, plan(), PLACES, late, parameters).targets[0].covered == covered
 
 
 def test_metrics_have_unit_band_and_the_signs_of_the_contract() -> None:
