@@ -97,7 +97,11 @@ def install(monkeypatch: pytest.MonkeyPatch, made: App) -> None:
     _fake(monkeypatch, "pipeline.experiment", build_experiment=_build, prepare=_prepare)
     _fake(monkeypatch, "pipeline.trial", run_trial=lambda *args: _trial(made, *args))
     _fake(monkeypatch, "pipeline.validate", run_validate=_validate)
-    _fake(monkeypatch, "pipeline.propose", run_propose=lambda p, typed: ("# Proposal\n", {"status": "ok", "patch": "0" * 16}))
+    _fake(
+        monkeypatch,
+        "pipeline.propose",
+        run_propose=lambda p, typed: ("# Proposal\n", {"status": "ok", "patch": "0" * 16}),
+    )
     # Fixed, so that nobody who edits a file while the tests run changes a trial key between two calls.
     hashes = {"models/loading.py": "1" * 16}
     for module in (environment, reproduce):
