@@ -2,13 +2,14 @@
 # make test   install, then the tests
 # make lint   install, then ruff and mypy
 # make setup  only the .venv and the install
+# make front-end   the NPU compiler's front end for the graph rung, into .front_end, never into the .venv
 # make PYTHON=/path/to/python ... takes that interpreter (3.11 or newer)
 
 VENV := .venv
 STAMP := $(VENV)/.installed
 TRY := $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python
 
-.PHONY: setup run test lint clean
+.PHONY: setup run test lint front-end clean
 
 setup: $(STAMP)
 
@@ -32,7 +33,11 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	$(VENV)/bin/npu-recipes -m recipe=longcat_flash/decode_prefetch recipe.prefetch.coefficient=0.5,0.7,1.0
 
+front-end: $(STAMP)
+	$(VENV)/bin/python -m pipeline.graph.fetch
+
 test: $(STAMP)
+	@$(VENV)/bin/python -m pipeline.graph.fetch || echo "without the front end the tests that need it are skipped" >&2
 	$(VENV)/bin/python -m pytest -n 2
 
 lint: $(STAMP)
