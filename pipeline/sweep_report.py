@@ -99,6 +99,7 @@ def _row(trial: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "in_flight": number(figure(trial, "prefetch.in_flight")),
         "windows": number(figure(trial, "delta.windows"), 2, True),
         "superkernel": superkernel(trial),
+        "strategy": (trial.get("superkernel") or {}).get("strategy", ""),
         "levers": [number(figure(trial, f"delta.{name}_alone"), 2, True, True) for name in ("prefetch", "superkernel")],
         "rungs": rungs(trial).split("\n"),
         "verdict": trial.get("verdict") or {},
