@@ -125,13 +125,37 @@ def test_a_refusal_of_the_front_end_names_the_recipes_key(longcat, source):
     assert "set by recipe.prefetch.targets.router.max_size" in check.rung.detail
 
 
-@real
-def test_npugraph_ex_lowers_to_an_fx_graph():
+@pytest.fixture(scope="module")
+def npugraph_ex():
+    """The model, and its source; the join of the prefetch stream is npugraph_ex's own at the latest."""
     model = prepared(*LONGCAT, "runtime=npugraph_ex")
-    check = check_graph(model, model.realisation.source.after)
-    assert check.graph is not None, check.rung.detail
-    assert (check.graph.kind, check.found) == ("fx", 19)
-    assert {f.code for f in check.findings} <= {"stream", "ge-only"}
+    return model, model.realisation.source.after.replace(
+        "check_prefetch(config)\n", "check_prefetch(config, joined=True)\n"
+    )
+
+
+@real
+def test_npugraph_ex_lowers_to_an_fx_graph_with_streams_and_events(npugraph_ex):
+    model, source = npugraph_ex
+    check = check_graph(model, source)
+    assert (check.rung.status, check.found) == ("passed", 19), check.rung.detail
+    assert check.graph.kind == "fx"
+    (stream,) = {node.attrs["stream"] for node in check.graph.prefetches}
+    # The experts run on another side stream, within their core limits.
+    moe = {n.attrs.get("stream") for n in check.graph.nodes if n.op == "npu.npu_moe_distribute_dispatch_v2.default"}
+    assert len(moe) == 1
+    assert not moe & {stream, None}
+
+
+@real
+def test_npugraph_ex_without_the_join_of_the_experts_is_a_race(npugraph_ex):
+    model, source = npugraph_ex
+    broken, count = re.subn(r'ops\.join\("moe", two_streams\)', "pass", source)
+    assert count == 1
+    check = check_graph(model, broken)
+    assert check.rung.status == "failed"
+    assert {f.code for f in check.findings} == {"race"}
+    assert "npu_moe_distribute_combine_v2" in check.rung.detail
 
 
 # ------------------------------------------------------------------------- without it, and with workers that go wrong
