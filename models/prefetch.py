@@ -32,15 +32,24 @@ def npu_prefetch(enabled: bool, weight: torch.Tensor, dependency: torch.Tensor, 
         max_size: bytes; the operator clamps it to the weight.
         offset: first byte.
     """
-    if enabled:
+    if not enabled:
+        return
+    if _side_stream is None:  # the runtime owns the stream
+        torch.ops.npu.npu_prefetch(weight, dependency, max_size, offset)
+        return
+    _wait(_side_stream, torch.npu.current_stream())  # type: ignore[attr-defined]
+    with torch.npu.stream(_side_stream):  # type: ignore[attr-defined]
         torch.ops.npu.npu_prefetch(weight, dependency, max_size, offset)
 
 
-def check_prefetch(config: Any) -> None:
-    """Refuse an execution mode in which prefetch does not work. Reads the config only, never the device.
+def check_prefetch(config: Any, joined: bool = False) -> None:
+    """Refuse an execution mode in which prefetch does not work, and open the side stream of the one that needs it.
+
+    Reads the config only, never the device.
 
     Args:
         config: reads `enable_prefetch`, `exe_mode` (absent: `eager`, for testing) and `enable_multi_stream`.
+        joined: whether the model calls `join_prefetch` at the end of its step, as npugraph_ex needs.
 
     Raises:
         ValueError: prefetch is on in an unsupported mode, or in a graph mode without multi-stream.
@@ -52,6 +61,39 @@ def check_prefetch(config: Any) -> None:
         raise ValueError(f"enable_prefetch does not work in exe_mode {exe_mode}")
     if exe_mode != "eager" and not getattr(config, "enable_multi_stream", 0):
         raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream")
+    if exe_mode == "npugraph_ex" and not joined:
+        raise ValueError("enable_prefetch in exe_mode npugraph_ex needs source that was transformed for it")
+    use_side_stream(exe_mode)
+
+
+def use_side_stream(exe_mode: str) -> None:
+    """Open the stream for prefetches in npugraph_ex; in other modes the runtime owns it.
+
+    A process runs one execution mode at a time: it is that of the model that was made last with prefetch on.
+    """
+    global _side_stream
+    npu: Any = getattr(torch, "npu", None)  # without an NPU everything runs in order
+    _side_stream = npu.Stream() if exe_mode == "npugraph_ex" and npu is not None else None
+
+
+def join_prefetch(enabled: bool) -> None:
+    """At the end of the step: wait for the side stream of npugraph_ex. Capture of a graph fails without (107025).
+
+    Args:
+        enabled: does nothing if false; in other modes there is nothing to wait for.
+    """
+    if enabled and _side_stream is not None:
+        _wait(torch.npu.current_stream(), _side_stream)  # type: ignore[attr-defined]
+
+
+def _wait(stream: Any, other: Any) -> None:
+    """What is launched on `stream` from now on starts after everything on `other`."""
+    event = torch.npu.Event()  # type: ignore[attr-defined]
+    event.record(other)
+    event.wait(stream)
+
+
+_side_stream: Any = None
 
 
 @contextmanager

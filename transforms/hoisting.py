@@ -16,6 +16,7 @@ _LAZY = (
     cst.IfExp,
     cst.BooleanOperation,
 )
+_VIEWS = frozenset({"view", "reshape", "flatten", "unsqueeze", "squeeze", "transpose", "size", "dim"})
 _HELD_VALUES = (cst.Arg, cst.Element, cst.StarredElement)
 
 
@@ -40,12 +41,14 @@ class StatementEdit:
         self.before: list[cst.BaseStatement] = []
         self.after: list[cst.BaseStatement] = []
         self._names: dict[int, cst.Name] = {}
-        self._arguments: dict[int, str] = {}
+        self._arguments: dict[int, list[str]] = {}
 
     def pass_on(self, call: cst.Call, name: str) -> None:
         """Add the argument `name=name` to a call, unless it is there."""
         if not any(a.keyword is not None and a.keyword.value == name for a in call.args):
-            self._arguments[id(call)] = name
+            names = self._arguments.setdefault(id(call), [])
+            if name not in names:
+                names.append(name)
 
     def name_result(self, call: cst.Call, port: int | str | None, child: str) -> tuple[str, bool]:
         """A name for the call's result (or one element of it).
@@ -80,6 +83,48 @@ class StatementEdit:
                 self._hoist(argument.value, f"{_callee(argument.value)}_output")
         value = self._names.get(id(wanted.value), wanted.value)
         return cst.ensure_type(value, cst.Name).value
+
+    def scope_start(self, call: cst.Call) -> int:
+        """Let everything that Python evaluates before it enters the call happen before.
+
+        Returns:
+            How many of the statements before the original one are outside of a scope that starts with the call.
+
+        Raises:
+            NotHoistable: likewise.
+        """
+        if any(computes(earlier) for earlier in _evaluated_before(_value(self._small()), call)):
+            self._hoist_before(call)
+        for argument in call.args:
+            if computes(argument.value) and id(argument.value) not in self._names:
+                if argument.star:
+                    raise NotHoistable("the call passes its arguments by *")
+                self._hoist_before(call)
+                self._hoist(argument.value, f"{_callee(argument.value)}_output")
+        return len(self.before)
+
+    def scope_end(self, call: cst.Call, child: str) -> int | None:
+        """Let everything that is made of the call's result happen after.
+
+        Returns:
+            How many of the statements before the original one are inside of a scope that ends with the call; None:
+            the original one is inside, too.
+
+        Raises:
+            NotHoistable: likewise.
+        """
+        small = self._small()
+        if id(call) not in self._names:
+            plain = isinstance(small, cst.Assign | cst.AnnAssign | cst.Expr)
+            if plain and _without_views(_value(small)) is call:
+                return None
+            self._hoist_before(call)
+            self._hoist(call, f"{child}_output")
+        name = self._names[id(call)].value
+        return 1 + next(n for n, s in enumerate(self.before) if self._assigns(s, name))
+
+    def _assigns(self, statement: cst.BaseStatement, name: str) -> bool:
+        return self.function.code_of(statement.with_changes(leading_lines=())).startswith(f"{name} = ")
 
     def name_value(self, value: cst.BaseExpression, name: str) -> str:
         """A name for the whole value of the statement."""
@@ -127,9 +172,7 @@ class StatementEdit:
 
     def _hoist_before(self, node: cst.BaseExpression) -> None:
         small = self._small()
-        value = getattr(small, "value", None)
-        if not isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Expr | cst.Return) or value is None:
-            raise NotHoistable(f"the call is in a statement of kind {type(small).__name__.lower()}")
+        value = _value(small)
         if _holds(small, (cst.NamedExpr, cst.Await, cst.Yield)):
             raise NotHoistable("the statement has a walrus, await or yield")
         if isinstance(small, cst.AugAssign) and _holds(small.target, (cst.Call,)):
@@ -166,7 +209,9 @@ class StatementEdit:
 class _Swap(cst.CSTTransformer):
     """Replace nodes by names, and add arguments to calls; both given by identity."""
 
-    def __init__(self, names: Mapping[int, cst.Name], arguments: Mapping[int, str], one_a_line: bool = False) -> None:
+    def __init__(
+        self, names: Mapping[int, cst.Name], arguments: Mapping[int, list[str]], one_a_line: bool = False
+    ) -> None:
         super().__init__()
         self.names, self.arguments, self.one_a_line = names, arguments, one_a_line
 
@@ -177,7 +222,9 @@ class _Swap(cst.CSTTransformer):
         if id(original) in self.names:
             return self.names[id(original)]
         if id(original) in self.arguments:
-            call = _add_argument(cst.ensure_type(updated, cst.Call), self.arguments[id(original)])
+            call = cst.ensure_type(updated, cst.Call)
+            for name in self.arguments[id(original)]:
+                call = _add_argument(call, name)
             return _one_a_line(call) if self.one_a_line else call
         return updated
 
@@ -228,6 +275,29 @@ def _evaluated_before(root: cst.CSTNode, node: cst.CSTNode) -> list[cst.BaseExpr
             raise NotHoistable("a subscript or format expression with a call is evaluated before it")
         found.append(value)
     raise AssertionError("the node is not below the root")
+
+
+def _value(small: cst.BaseSmallStatement) -> cst.BaseExpression:
+    value = getattr(small, "value", None)
+    if not isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Expr | cst.Return) or value is None:
+        raise NotHoistable(f"the call is in a statement of kind {type(small).__name__.lower()}")
+    return value
+
+
+def _is_view(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS
+
+
+def _without_views(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`self.a(x)` of `self.a(x).view(-1)`."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+        node = node.func.value
+    return node
+
+
+def computes(node: cst.CSTNode) -> bool:
+    """Whether it has a call that may launch a kernel."""
+    return (isinstance(node, cst.Call) and not _is_view(node)) or any(computes(child) for child in node.children)
 
 
 def _contains(root: cst.CSTNode, node: cst.CSTNode) -> bool:

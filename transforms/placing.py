@@ -122,7 +122,7 @@ class Refusals:
         key = (entry.target, re.sub(r"\d+", "#", text))
         self._found.setdefault(key, (text, []))[1].append(entry.layer)
 
-    def raise_if_any(self) -> None:
+    def problems(self) -> list[Problem]:
         problems = []
         for (target, _), (reason, layers) in self._found.items():
             where = f"layer {layers[0]}" + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
@@ -135,8 +135,11 @@ class Refusals:
                     f"recipe.prefetch.targets.{target}",
                 )
             )
-        if problems:
-            raise RefusedError(problems)
+        return problems
+
+    def raise_if_any(self) -> None:
+        if self._found:
+            raise RefusedError(self.problems())
 
 
 def _choose(recording: Recording, plan: Plan, refusals: Refusals) -> dict[Prefetch, Spot]:
@@ -187,7 +190,7 @@ def _spots(recording: Recording, entry: Prefetch) -> list[Spot]:
     """
     if entry.weight not in recording.parameters:
         raise NotPlaceable(f"the model has no parameter {entry.weight}")
-    call = _only_call(recording, entry.dependency)
+    call = only_call(recording, entry.dependency)
     tensor = next(iter(call.inputs if entry.port == "input" else call.outputs), None)
     if tensor is None:
         raise NotPlaceable(f"the {entry.port} of {entry.dependency} is no tensor")
@@ -199,7 +202,7 @@ def _spots(recording: Recording, entry: Prefetch) -> list[Spot]:
         except (NotPlaceable, NoPhase) as reason:
             reasons.append(str(reason))
         parent = call.parent
-        if parent is None or _in_loop(recording, call):
+        if parent is None or in_loop(recording, call):
             break
         ports = parent.inputs if entry.port == "input" else parent.outputs
         same = next((t for t in ports if (t.key, t.version) == (tensor.key, tensor.version)), None)
@@ -211,7 +214,8 @@ def _spots(recording: Recording, entry: Prefetch) -> list[Spot]:
     return spots
 
 
-def _only_call(recording: Recording, fqn: str) -> Call:
+def only_call(recording: Recording, fqn: str) -> Call:
+    """The only call of a module in a decode step."""
     calls = recording.decode.by_module.get(fqn, [])
     if fqn not in recording.modules:
         raise NotPlaceable(f"the model has no module {fqn}")
@@ -222,14 +226,15 @@ def _only_call(recording: Recording, fqn: str) -> Call:
     return calls[0]
 
 
-def _in_loop(recording: Recording, call: Call) -> bool:
+def in_loop(recording: Recording, call: Call) -> bool:
+    """Whether its caller runs the call expression several times in one step."""
     return call.site is not None and len(recording.decode.by_site[call.site, call.owner]) > 1
 
 
 def _spot(recording: Recording, entry: Prefetch, call: Call, tensor: Tensor) -> Spot:
     event = call.enter if entry.port == "input" else call.exit
     child = next((part for part in reversed(call.fqn.split(".")) if part.isidentifier()), "model")
-    if not _in_loop(recording, call):
+    if not in_loop(recording, call):
         if call.site is None or call.owner is None:
             raise NotPlaceable(f"{call.fqn} is not called in {recording.source.path.name}")
         where: Where = "before" if entry.port == "input" else "after"
@@ -264,7 +269,7 @@ def _guard(recording: Recording, name: str, line: int | None, tensor: Tensor, ca
         if dimension is not None and line is not None and tensor in call.outputs:
             return Guard("local", length_test("", dimension, recording.tokens))
         owner = call if line is None else call.parent
-        if owner is None or owner.site is None or _in_loop(recording, owner) or not name.endswith(".forward"):
+        if owner is None or owner.site is None or in_loop(recording, owner) or not name.endswith(".forward"):
             raise
         try:
             return Guard("caller", _entry_test(recording, owner.site.function, owner.site.line, owner))

@@ -1,35 +1,21 @@
 """What a file needs around its prefetch statements: switches and links in `__init__`, the check, the helper."""
 
 import ast
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
 
 from transforms import layout
+from transforms.helpers import module_of, text_of
+from transforms.phase import NoPhase, phase_condition
 from transforms.placing import Statement
 from transforms.reaching import NEXT_LAYER, Link, Mark, NotPlaceable, attribute
 from transforms.recording import Recording
-from transforms.rewriting import PASSED_SWITCH, FunctionRewrite
+from transforms.rewriting import PREFETCH, SUPERKERNEL, FunctionRewrite, Lever
+from transforms.scoping import LayerIndex, ScopeStatement
 from transforms.source_file import SourceFile, parameters
 
-# Written into files of other trees, which can't import ours. The behaviour is that of `models.prefetch`.
-_HELPERS = {
-    "npu_prefetch": '''\
-def npu_prefetch(enabled, weight, dependency, max_size, offset=0):
-    """Copy `max_size` bytes of `weight`, from `offset`, into L2 once `dependency` exists."""
-    if enabled:
-        torch.ops.npu.npu_prefetch(weight, dependency, max_size, offset)
-''',
-    "check_prefetch": '''\
-def check_prefetch(config):
-    """Refuse modes without prefetch: a graph mode needs multi-stream, eager is for testing."""
-    if not getattr(config, "enable_prefetch", False):
-        return
-    exe_mode = getattr(config, "exe_mode", "eager")
-    if exe_mode not in ("eager", "ge_graph", "npugraph_ex"):
-        raise ValueError(f"enable_prefetch does not work in exe_mode {exe_mode}")
-    if exe_mode != "eager" and not getattr(config, "enable_multi_stream", 0):
-        raise ValueError(f"enable_prefetch in exe_mode {exe_mode} needs enable_multi_stream")
-''',
-}
+# The check of a lever, and what it is told in source that was written for npugraph_ex.
+_CHECKS = {PREFETCH: ("check_prefetch", "joined=True"), SUPERKERNEL: ("check_superkernel", "allow_npugraph_ex=True")}
 _LINK_COMMENT = "a link, not a submodule"
 
 
@@ -38,10 +24,13 @@ class FileRewrite:
 
     Args:
         recording: the recorded run, with the file.
+        exe_mode: of the plan. npugraph_ex needs statements that other modes do not.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, exe_mode: str) -> None:
         self.recording = recording
+        self.exe_mode = exe_mode
+        self._helpers: set[str] = set()
         self.source: SourceFile = recording.source
         self._functions: dict[int, FunctionRewrite] = {}
 
@@ -54,10 +43,46 @@ class FileRewrite:
         spot = statements[0].spot
         function = self.function(spot.function, spot.site.line if spot.site else None)
         function.prefetch(statements)
+        self._helpers.add("npu_prefetch")
         if spot.guard.kind == "caller":
-            function.accept(PASSED_SWITCH)
+            function.accept(PREFETCH.passed)
         for statement in statements:
             self._plumb(statement)
+
+    def open_scope(self, statement: ScopeStatement) -> None:
+        """Start a scope, and write what it needs in `__init__`s.
+
+        Raises:
+            NotPlaceable: likewise.
+        """
+        assert statement.first.site is not None
+        function = self.function(statement.function, statement.first.site.line)
+        self._helpers.add("superkernel_scope")
+        if not function.open_scope(statement):
+            return
+        if statement.guard.kind == "caller":
+            function.accept(SUPERKERNEL.passed)
+            for owner in sorted(statement.owners):
+                self._pass_switch(owner, statement.guard.test, SUPERKERNEL)
+        else:
+            self._switch(statement.function, statement.owners, SUPERKERNEL)
+        if statement.mark:
+            init = self._configured_init(statement.function, statement.owners)[0]
+            init.after_super(f"self.{statement.mark.name} = False")
+            self._set_mark(statement.mark)
+        if statement.index and not statement.index.is_set:
+            init = self._configured_init(statement.function, statement.owners)[0]
+            init.after_super(f"self.{statement.index.name} = None")
+            self._set_index(statement.index)
+
+    def close_scope(self, statement: ScopeStatement) -> None:
+        """End it.
+
+        Raises:
+            NotPlaceable: likewise.
+        """
+        assert statement.last.site is not None
+        self.function(statement.function, statement.last.site.line).close_scope(statement)
 
     def function(self, name: str, line: int | None = None) -> FunctionRewrite:
         definition = self.source.function(name, line)
@@ -67,14 +92,39 @@ class FileRewrite:
             self._functions[definition.lineno] = FunctionRewrite(self.source.parsed(definition), self.source.width)
         return self._functions[definition.lineno]
 
-    def check(self) -> None:
-        """Let the model class (the owner of the decoder layers) refuse modes in which prefetch does not work.
+    def check(self, lever: Lever) -> None:
+        """Let the model class (the owner of the decoder layers) refuse modes in which the lever does not work.
 
         Raises:
             NotPlaceable: it has no `__init__` that gets the configuration.
         """
         init, config = self._configured(self.recording.class_of(self.recording.root))
-        init.after_super(f"check_prefetch({config})")
+        name, allowed = _CHECKS[lever]
+        arguments = [config, *([allowed] if self.exe_mode == "npugraph_ex" else [])]
+        init.after_super(f"{name}({', '.join(arguments)})")
+        self._helpers.add(name)
+
+    def join(self) -> None:
+        """In npugraph_ex: wait for the prefetch stream at the end of the step.
+
+        Raises:
+            NotPlaceable: the model's forward has several returns.
+        """
+        if self.exe_mode != "npugraph_ex":
+            return
+        cls = self.recording.class_of(self.recording.root)
+        name = inspect.unwrap(cls.forward).__qualname__  # type: ignore[attr-defined]
+        forward = self.function(name)
+        definition = self.source.function(name)
+        assert definition is not None
+        try:
+            switch = forward.guard(phase_condition(self.recording, name, definition))
+        except NoPhase:  # to wait in prefill, too, does no harm
+            switch = PREFETCH.switch
+        self._switch(name, [self.recording.root], PREFETCH)
+        comment = "what is not joined can't be captured"
+        forward.step_end(layout.commented(f"join_prefetch({switch})", comment, 8, self.source.width))
+        self._helpers.add("join_prefetch")
 
     def text(self) -> str:
         """The file's new text; lines outside the edited functions are not touched."""
@@ -93,9 +143,9 @@ class FileRewrite:
     def _plumb(self, statement: Statement) -> None:
         if statement.spot.guard.kind == "caller":
             for owner in sorted(statement.owners):
-                self._pass_switch(owner, statement.spot.guard.test)
+                self._pass_switch(owner, statement.spot.guard.test, PREFETCH)
         else:
-            self._switch(statement.spot.function, statement.owners)
+            self._switch(statement.spot.function, statement.owners, PREFETCH)
         needs = [(statement.link.name, "None")] if statement.link else []
         needs += [(statement.mark.name, "False")] if statement.mark else []
         for name, default in needs:
@@ -105,21 +155,21 @@ class FileRewrite:
         if statement.mark:
             self._set_mark(statement.mark)
 
-    def _switch(self, function: str, owners: Iterable[str]) -> None:
+    def _switch(self, function: str, owners: Iterable[str], lever: Lever) -> None:
         init, config = self._configured_init(function, owners)
-        if not init.assigns("enable_prefetch"):
-            init.after_super(f'self.enable_prefetch = getattr({config}, "enable_prefetch", False)')
+        if not init.assigns(lever.name):
+            init.after_super(f'{lever.switch} = getattr({config}, "{lever.name}", False)')
 
-    def _pass_switch(self, owner: str, test: str) -> None:
+    def _pass_switch(self, owner: str, test: str, lever: Lever) -> None:
         """Let the function that calls `owner` decide, and pass the decision on."""
         call = self.recording.decode.by_module[owner][0]
         assert call.site is not None and call.owner is not None
         caller = self.function(call.site.function, call.site.line)
-        switch = caller.guard(test)
-        if switch != PASSED_SWITCH:
-            raise NotPlaceable(f"the name {PASSED_SWITCH} is in use in {call.site.function}")
+        switch = caller.guard(test, lever)
+        if switch != lever.passed:
+            raise NotPlaceable(f"the name {lever.passed} is in use in {call.site.function}")
         caller.pass_on(call.site, switch)
-        self._switch(call.site.function, [call.owner])
+        self._switch(call.site.function, [call.owner], lever)
 
     def _configured_init(self, function: str, owners: Iterable[str]) -> tuple[FunctionRewrite, str]:
         """The `__init__` that all instances run: of the class that defines the function, or of one of its bases."""
@@ -170,8 +220,16 @@ class FileRewrite:
             text = f"{head}\n{layout.indented(text)}".rstrip("\n")
         init.after_assignment(needed, text)
 
+    def _set_index(self, index: LayerIndex) -> None:
+        """Let the owner of the layers number the instances that open scopes."""
+        layers = self.recording.layers
+        init = self.function(f"{self.recording.class_of(self.recording.root).__name__}.__init__")
+        text = _only_if(index.only_if, f"layer{attribute(index.holder)}.{index.name} = {index.name}")
+        loop = f"for {index.name}, layer in enumerate(self.{layers}):\n{layout.indented(text)}".rstrip("\n")
+        init.after_assignment([layers], loop)
+
     def _add_helpers(self, lines: list[str]) -> None:
-        wanted = [name for name in ("check_prefetch", "npu_prefetch") if name not in self.source.top_level_names]
+        wanted = sorted(self._helpers - self.source.top_level_names)
         if not wanted:
             return
         imports = [node for node in self.source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -179,23 +237,41 @@ class FileRewrite:
             raise NotPlaceable(f"{self.source.path.name} imports nothing, not even torch")
         end = "\r\n" if lines[0].endswith("\r\n") else "\n"
         if self.recording.python_module.__name__.startswith("models."):
-            self._import_ours(lines, imports, f"from models.prefetch import {', '.join(wanted)}{end}")
+            new = {m: [n for n in wanted if module_of(n) == m] for m in sorted(set(map(module_of, wanted)))}
+            self._import_ours(
+                lines, imports, {m: f"from {m} import {', '.join(names)}{end}" for m, names in new.items()}
+            )
             return
         last = imports[-1].end_lineno or imports[-1].lineno
         blank = next((n for n, line in enumerate(self.source.lines[last:]) if line.strip()), 2)
-        text = "".join(f"\n\n{_HELPERS[name]}" for name in reversed(wanted)) + "\n" * max(0, 2 - blank)
+        texts = (text_of(name, self.exe_mode) for name in sorted(wanted, key=_helper_order))
+        text = "".join(f"\n\n{helper}" for helper in texts) + "\n" * max(0, 2 - blank)
         lines[last - 1] += text.replace("\n", end)
 
-    def _import_ours(self, lines: list[str], imports: list[ast.Import | ast.ImportFrom], line: str) -> None:
+    def _import_ours(
+        self, lines: list[str], imports: list[ast.Import | ast.ImportFrom], new: Mapping[str, str]
+    ) -> None:
         """In import order, so that isort has nothing to say."""
         own = [n for n in imports if isinstance(n, ast.ImportFrom) and (n.module or "").partition(".")[0] == "models"]
-        before = [node for node in own if (node.module or "") < "models.prefetch"]
-        if before:
-            lines[(before[-1].end_lineno or 1) - 1] += line
-        elif own:
-            lines[own[0].lineno - 1] = line + lines[own[0].lineno - 1]
-        else:
-            lines[(imports[-1].end_lineno or 1) - 1] += ("\r\n" if line.endswith("\r\n") else "\n") + line
+        behind: dict[int, str] = {}
+        before_all = ""
+        for module, line in new.items():
+            earlier = [node for node in own if (node.module or "") < module]
+            place = (earlier[-1] if earlier else imports[-1]).end_lineno or 1
+            if own and not earlier:
+                before_all += line
+            else:
+                gap = "" if own else ("\r\n" if line.endswith("\r\n") else "\n")
+                behind[place] = behind.get(place, gap) + line
+        for place, text in behind.items():
+            lines[place - 1] += text
+        if before_all:
+            lines[own[0].lineno - 1] = before_all + lines[own[0].lineno - 1]
+
+
+def _helper_order(name: str) -> tuple[str, str]:
+    """The check of a lever before its call."""
+    return module_of(name), "" if name.startswith("check_") else name
 
 
 def _only_if(condition: str, text: str) -> str:

@@ -1,97 +1,25 @@
-"""The source realisation of a plan: prefetch calls written into the modeling file."""
+"""The source realisation of a plan's prefetches: calls written into the modeling file."""
 
-import difflib
-from pathlib import Path
-from types import ModuleType
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from transforms.example import Example
-from transforms.placing import Refusals, Statement, place
 from transforms.plan import Plan
-from transforms.plumbing import FileRewrite
-from transforms.reaching import NotPlaceable
 from transforms.realisation import Realisation, SourceResult
-from transforms.recording import Recording, record
-from transforms.siblings import load_sibling
-from transforms.source_file import lines_of
-
-_BANNER_CHARACTERS = 2000
+from transforms.recording import Recording
+from transforms.source import load_rewritten as load_rewritten
+from transforms.source import realise as realise_source
+from transforms.source import rewrite
 
 
 def prefetch_source(loaded: Any, plan: Plan, recording: Recording | None = None) -> SourceResult:
-    """Write the plan's prefetch calls into the source of the model.
-
-    Args:
-        loaded: a tiny `LoadedModel`; the plan's FQNs are those of its modules, the sizes may be of the full model.
-        plan: what to prefetch.
-        recording: of the same model, to reuse it for several plans.
-
-    Raises:
-        RefusedError: some entry can't be written; holds the reasons for all of them, and nothing has been written.
-    """
-    recording = recording or record(loaded)
-    before = recording.source.text
-    after = _rewrite(recording, plan) if plan.prefetch else before
-    name = recording.python_module.__name__.replace(".", "/") + ".py"
-    return SourceResult(before, after, unified_diff(before, after, name), recording.source.path, name, _notes(before))
-
-
-def load_rewritten(loaded: Any, result: SourceResult, directory: Path) -> ModuleType:
-    """Import the rewritten file beside the original; see `siblings.load_sibling`."""
-    return load_sibling(loaded.python_module, result.after, directory)
+    """Write the plan's prefetch calls into the source of the model; see `source.rewrite`."""
+    return rewrite(loaded, replace(plan, scopes=()), recording)
 
 
 def realise(loaded: Any, plan: Plan, recording: Recording | None = None) -> Realisation:
-    """Rewrite now; load, and build with the switch on or off, when asked to; see `prefetch_source`."""
-    result = prefetch_source(loaded, plan, recording)
-    rewritten: list[ModuleType] = []  # loaded when it is first needed: that is the *compiles* rung's business
-
-    def build(enabled: bool, directory: Path) -> nn.Module:
-        if not rewritten:
-            rewritten.append(load_rewritten(loaded, result, directory))
-        return loaded.rebuild(rewritten[0], enable_prefetch=enabled)
-
-    return Realisation(build, result)
-
-
-def unified_diff(before: str, after: str, name: str) -> str:
-    """Like `git diff`, files without a final line end included."""
-    lines = difflib.unified_diff(lines_of(before), lines_of(after), f"a/{name}", f"b/{name}")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _notes(text: str) -> tuple[str, ...]:
-    banner = text[:_BANNER_CHARACTERS].lower()
-    if "automatically generated" in banner or "do not edit" in banner:
-        return (
-            "The file says that it is generated: apply the diff to a copy of your own, or change what it is made from.",
-        )
-    return ()
-
-
-def _rewrite(recording: Recording, plan: Plan) -> str:
-    statements = place(recording, plan)
-    refusals = Refusals()
-    file = FileRewrite(recording)
-    groups: dict[object, list[Statement]] = {}
-    for statement in statements:
-        spot = statement.spot
-        groups.setdefault((spot.function, spot.site, spot.where, spot.port), []).append(statement)
-    for group in sorted(groups.values(), key=lambda g: g[0].spot.place):
-        try:
-            file.prefetch(group)
-        except NotPlaceable as reason:
-            for entry in (entry for statement in group for entry in statement.entries):
-                refusals.add(entry, reason)
-    try:
-        file.check()
-        text = file.text()
-    except NotPlaceable as reason:
-        refusals.add(plan.prefetch[0], reason)
-    refusals.raise_if_any()
-    return text
+    """See `source.realise`."""
+    return realise_source(loaded, replace(plan, scopes=()), recording)
 
 
 _BEFORE = """\

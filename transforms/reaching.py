@@ -89,7 +89,7 @@ def reach(recording: Recording, owner: str, weight: str) -> Reach:
                 raise NotPlaceable(f"{weight} is not in the same or the next layer")
             parent = _class_name(recording, recording.root)
             link = Link(parent, NEXT_LAYER, ".".join(here[1:]), "")
-            return Reach(".".join(there[1:]), _complete(recording, link))
+            return Reach(".".join(there[1:]), complete(recording, link))
     return _relative(recording, owner, weight, layers)
 
 
@@ -124,11 +124,12 @@ def condition(
     conditions += presence(recording, reached.base, end(min(planned)), reached.path)
     if not missing:
         return conditions, None
-    by_type = _type_test(recording, reached.base, reached.path, map(end, planned), map(end, missing))
+    by_type = tell_by_type(recording, reached.base, reached.path, map(end, planned), map(end, missing))
     if by_type:
         return (*conditions, by_type), None
     if link is None:
-        mark = _role(recording, reached.path, planned, running)
+        weight = next(iter([part for part in reached.path.split(".") if part.isidentifier()][-2:]))
+        mark = role(recording, f"prefetch_{weight}", planned, running)
         if mark is not None:
             return (f"self.{mark.name}",), mark
     raise NotPlaceable(f"{_some(missing)} run the same statement, but are not in the plan with the same size")
@@ -175,10 +176,10 @@ def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Rea
         raise NotPlaceable(f"{weight} is a parameter of {parent} itself, and links lead to modules")
     name = "linked_" + target.replace(".", "_")
     link = Link(_class_name(recording, parent), name, ".".join(here[common:]), target)
-    return Reach(path, _complete(recording, link))
+    return Reach(path, complete(recording, link))
 
 
-def _complete(recording: Recording, link: Link) -> Link:
+def complete(recording: Recording, link: Link) -> Link:
     """Add the condition under which the parent has both ends of the link."""
     has: list[str] = []
     lacks: list[str] = []
@@ -189,7 +190,7 @@ def _complete(recording: Recording, link: Link) -> Link:
     paths = [path for path in (link.holder, link.target) if path]
     tests = list(dict.fromkeys(test for path in paths for test in presence(recording, variable, has[0], path)))
     if lacks and not tests:
-        by_type = (_type_test(recording, variable, f"{path}.", has, lacks) for path in paths)
+        by_type = (tell_by_type(recording, variable, f"{path}.", has, lacks) for path in paths)
         tests = [next((test for test in by_type if test), "")]
         if not tests[0]:
             raise NotPlaceable(f"{_some(lacks)} lacks {' or '.join(paths)}, and no type of a child tells")
@@ -222,7 +223,9 @@ def _layers(recording: Recording) -> list[str]:
     return [join(layers, name) for name, _ in recording.modules[layers].named_children()]
 
 
-def _type_test(recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]) -> str | None:
+def tell_by_type(
+    recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]
+) -> str | None:
     """`isinstance(self.mlp, X)` for the shortest part of the path whose type tells the instances apart."""
     planned, others = list(planned), list(others)
     parts = path.split(".")
@@ -237,8 +240,8 @@ def _type_test(recording: Recording, base: str, path: str, planned: Iterable[str
     return None
 
 
-def _role(recording: Recording, path: str, planned: set[str], running: set[str]) -> Mark | None:
-    """The one role (class of the parent, path below it) that all planned instances play, and no other."""
+def role(recording: Recording, name: str, planned: set[str], running: set[str]) -> Mark | None:
+    """A mark for the one role (class of the parent, path below it) that all planned instances play, and no other."""
     if planned & set(
         _layers(recording)
     ):  # the place in the list of layers is no role: a model of another size has other places
@@ -247,12 +250,11 @@ def _role(recording: Recording, path: str, planned: set[str], running: set[str])
     if len(roles) != 1:
         return None
     parent, child = roles.pop()
-    playing = {join(name, child) for name, m in recording.modules.items() if type(m).__name__ == parent}
+    playing = {join(fqn, child) for fqn, m in recording.modules.items() if type(m).__name__ == parent}
     if playing & running != planned:
         return None
-    weight = next(iter([part for part in path.split(".") if part.isidentifier()][-2:]))
     instance = min(planned).removesuffix(f".{child}")
-    return Mark(parent, child, f"prefetch_{weight}", " and ".join(presence(recording, "self", instance, child)))
+    return Mark(parent, child, name, " and ".join(presence(recording, "self", instance, child)))
 
 
 def _place(recording: Recording, instance: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Statements -> new text of one function. Every edit is an `ensure`: what is there already is not written again."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import groupby
 
 import libcst as cst
@@ -10,12 +11,35 @@ from transforms.hoisting import NotHoistable, StatementEdit
 from transforms.placing import Statement
 from transforms.reaching import NotPlaceable
 from transforms.recording import Site
-from transforms.signatures import with_parameter
+from transforms.scope_text import HELPER, Region, find_region, has_already, wrapped
+from transforms.scoping import ScopeStatement
+from transforms.signatures import with_parameters
 from transforms.source_file import ParsedFunction
 
-SWITCH = "self.enable_prefetch"
-PASSED_SWITCH = "prefetch"  # the parameter of functions that can't tell the phase themselves
-_GUARD_NAMES = ("prefetch", "prefetch_now", "npu_prefetch_now")
+
+@dataclass(frozen=True)
+class Lever:
+    """How the source names a lever.
+
+    Attributes:
+        name: of the attribute that holds the switch.
+        passed: the parameter of functions that can't tell the phase themselves.
+    """
+
+    name: str
+    passed: str
+
+    @property
+    def switch(self) -> str:
+        return f"self.{self.name}"
+
+    @property
+    def guard_names(self) -> tuple[str, ...]:
+        return (self.passed, f"{self.passed}_now", f"npu_{self.passed}_now")
+
+
+PREFETCH = Lever("enable_prefetch", "prefetch")
+SUPERKERNEL = Lever("enable_superkernel", "superkernel")
 
 
 class FunctionRewrite:
@@ -34,7 +58,9 @@ class FunctionRewrite:
         self._at_top: list[cst.BaseStatement] = []
         self._inserted: dict[int, list[str]] = {}  # index in the body -> lines in front of it
         self._header = function.node
+        self._accepted: list[str] = []
         self._existing = _prefetch_calls(function)
+        self._regions: dict[int, Region] = {}  # id of the scope's statement
         if not isinstance(function.node.body, cst.IndentedBlock):
             raise NotPlaceable(f"the body of {function.node.name.value} is on the line of its def")
         self.body = list(function.node.body.body)
@@ -72,9 +98,85 @@ class FunctionRewrite:
         written = self._calls(new, dependency, self.function.column(edit.statement))
         (edit.after if later else edit.before).extend(written)
 
-    def guard(self, test: str) -> str:
-        """Ensure the line that tells whether to prefetch in this run; returns the name (or switch) to ask."""
-        return self._guard(f"{SWITCH} and {test}") if test else SWITCH
+    def open_scope(self, statement: ScopeStatement) -> bool:
+        """Start a scope right before its first call; the calls of this method come in the order of execution, too.
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            NotPlaceable: the source does not allow it there.
+        """
+        assert statement.first.site is not None and statement.last.site is not None
+        call, begin = self._call_at(statement.first.site)
+        _, end = self._call_at(statement.last.site)
+        region = find_region(self.function, statement, begin.statement, end.statement)
+        arguments = [statement.label, *([f'"{statement.options}"'] if statement.options else [])]
+        if has_already(self.function, region, arguments):
+            return False
+        try:
+            region.start = begin.scope_start(call) if region.first is begin.statement else 0
+        except NotHoistable as reason:
+            raise NotPlaceable(f"line {statement.first.site.line}: {reason}") from reason
+        indent = self.function.column(region.first)
+        switch = self._scope_switch(statement, call, region, indent)
+        switch = " and ".join([switch, *statement.conditions])
+        text = layout.call(f"with {HELPER}", [switch, *arguments], indent, self.width - 1)
+        region.head.append(f"{text}:")
+        self._regions[id(statement)] = region
+        return True
+
+    def close_scope(self, statement: ScopeStatement) -> None:
+        """End the scope right behind its last call.
+
+        Raises:
+            NotPlaceable: likewise.
+        """
+        region = self._regions.get(id(statement))
+        assert statement.last.site is not None
+        call, edit = self._call_at(statement.last.site)
+        if region is not None and region.last is edit.statement:
+            child = next((part for part in reversed(statement.last.fqn.split(".")) if part.isidentifier()), "model")
+            try:
+                region.end = edit.scope_end(call, child)
+            except NotHoistable as reason:
+                raise NotPlaceable(f"line {statement.last.site.line}: {reason}") from reason
+
+    def _scope_switch(self, statement: ScopeStatement, call: cst.Call, region: Region, indent: int) -> str:
+        guard = statement.guard
+        if guard.kind == "caller":
+            return SUPERKERNEL.passed
+        if guard.kind == "entry":
+            return self.guard(guard.test, SUPERKERNEL)
+        wanted = call.args[statement.port] if isinstance(statement.port, int) else None
+        named = [a for a in call.args if a.keyword is not None and a.keyword.value == statement.port]
+        value = self.function.code_of((wanted or named[0]).value)
+        if not value.isidentifier():
+            raise NotPlaceable(f"nothing tells decode from prefill, and {value} has no name")
+        expression = f"{SUPERKERNEL.switch} and {value}{guard.test}"
+        switch = self._name_of_guard(expression, SUPERKERNEL)
+        self.taken.add(switch)
+        region.head.append(self._guard_line(switch, expression, indent))
+        return switch
+
+    def step_end(self, line: str) -> None:
+        """Ensure a statement right before the function's only return, with all that it computes before.
+
+        Raises:
+            NotPlaceable: there are several returns.
+        """
+        last = self._only_return()
+        if line in {self._code(s) for s in self.body}:
+            return
+        edit = self._edit(last)
+        value = cst.ensure_type(last.body[0], cst.Return).value
+        if value is not None and "self." in self.function.code_of(value):
+            edit.name_value(value, "output")
+        edit.before.append(self.function.parse(line))
+
+    def guard(self, test: str, lever: Lever = PREFETCH) -> str:
+        """Ensure the line that tells whether to use the lever in this run; returns the name (or switch) to ask."""
+        return self._guard(f"{lever.switch} and {test}", lever) if test else lever.switch
 
     def accept(self, name: str) -> None:
         """Ensure a parameter that is False by default.
@@ -82,12 +184,13 @@ class FunctionRewrite:
         Raises:
             NotPlaceable: the name is in use.
         """
-        if name in self.parameter_names():
+        if name in self.parameter_names() or name in self._accepted:
             return
         if name in self.taken:
             raise NotPlaceable(f"the name {name} is in use in {self.function.node.name.value}")
         self.taken.add(name)
-        self._header = with_parameter(self.function, name, self.width)
+        self._accepted.append(name)
+        self._header = with_parameters(self.function, self._accepted, self.width)
 
     def pass_on(self, site: Site, name: str) -> None:
         """Ensure that the call passes `name=name`."""
@@ -114,22 +217,20 @@ class FunctionRewrite:
 
     @property
     def changed(self) -> bool:
-        edited = any(edit.changed for edit in self._edits.values())
+        edited = bool(self._regions) or any(edit.changed for edit in self._edits.values())
         return bool(self._top or self._at_top or self._inserted or edited or self._header is not self.function.node)
 
     def code(self) -> str:
         """The function's new lines."""
-        edited = {key: edit.statements() for key, edit in self._edits.items() if edit.changed}
-        body: list[cst.BaseStatement] = []
+        edited = {key: (edit.statements(), len(edit.before) + 1) for key, edit in self._edits.items()}
+        replace = _Replace(self.function, edited, list(self._regions.values()))
+        items: list[tuple[cst.BaseStatement, list[cst.BaseStatement], int]] = []
         for index, statement in enumerate(self.body):
-            body += self._new_at(index)
-            new = statement.visit(_Replace(edited))
-            if isinstance(new, cst.FlattenSentinel):
-                body += new
-            elif isinstance(new, cst.BaseStatement):
-                body.append(new)
-        body += self._new_at(len(self.body))
+            items += [(new, [new], 1) for new in self._new_at(index)]
+            items.append((statement, *replace.statement(statement)))
+        items += [(new, [new], 1) for new in self._new_at(len(self.body))]
         block = cst.ensure_type(self.function.node.body, cst.IndentedBlock)
+        body = wrapped(self.function, items, replace.of(block))
         return self.function.code(self._header.with_changes(body=block.with_changes(body=body)))
 
     def _new_at(self, index: int) -> list[cst.BaseStatement]:
@@ -208,12 +309,12 @@ class FunctionRewrite:
         guard = statements[0].spot.guard
         lines = []
         if guard.kind == "caller":
-            switch = PASSED_SWITCH
+            switch = PREFETCH.passed
         elif guard.kind == "entry":
             switch = self.guard(guard.test)
         else:
-            expression = f"{SWITCH} and {dependency}{guard.test}"
-            switch = self._name_of_guard(expression)
+            expression = f"{PREFETCH.switch} and {dependency}{guard.test}"
+            switch = self._name_of_guard(expression, PREFETCH)
             lines.append(self._guard_line(switch, expression, indent))
         for conditions, group in groupby(statements, key=lambda s: s.conditions):
             inner = indent + 4 if conditions else indent
@@ -228,22 +329,22 @@ class FunctionRewrite:
         sizes = _sizes(statement)
         return layout.call("npu_prefetch", [switch, statement.weight, dependency, *sizes], indent, self.width)
 
-    def _guard(self, expression: str) -> str:
-        name = self._name_of_guard(expression)
+    def _guard(self, expression: str, lever: Lever) -> str:
+        name = self._name_of_guard(expression, lever)
         line = self._guard_line(name, expression, self._indent())
         if line not in self._top and not any(self._is_guard(s, name, expression) for s in self.body):
             self._top.append(line)
             self.taken.add(name)
         return name
 
-    def _name_of_guard(self, expression: str) -> str:
-        for name in _GUARD_NAMES:
+    def _name_of_guard(self, expression: str, lever: Lever) -> str:
+        for name in lever.guard_names:
             free = name not in self.taken
             if free or any(line.startswith(f"{name} = {expression}") for line in self._top):
                 return name
             if any(self._is_guard(s, name, expression) for s in self.body):
                 return name
-        raise NotPlaceable(f"the names {', '.join(_GUARD_NAMES)} are all in use")
+        raise NotPlaceable(f"the names {', '.join(lever.guard_names)} are all in use")
 
     def _guard_line(self, name: str, expression: str, indent: int) -> str:
         return layout.commented(f"{name} = {expression}", "decode only", indent, self.width)
@@ -253,15 +354,34 @@ class FunctionRewrite:
 
 
 class _Replace(cst.CSTTransformer):
-    def __init__(self, edited: dict[int, list[cst.BaseStatement]]) -> None:
-        super().__init__()
-        self.edited = edited
+    """The statements of nested blocks, replaced and wrapped."""
 
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
-        new = self.edited.get(id(original_node))
-        return updated_node if new is None else cst.FlattenSentinel(new)
+    def __init__(
+        self,
+        function: ParsedFunction,
+        edited: dict[int, tuple[list[cst.BaseStatement], int]],
+        regions: list[Region],
+    ) -> None:
+        super().__init__()
+        self.function, self.edited, self.regions = function, edited, regions
+
+    def statement(self, original: cst.BaseStatement) -> tuple[list[cst.BaseStatement], int]:
+        """What it becomes, and how many of these statements are not behind it."""
+        if id(original) in self.edited:
+            return self.edited[id(original)]
+        return [cst.ensure_type(original.visit(self), cst.BaseStatement)], 1
+
+    def of(self, block: cst.CSTNode) -> list[Region]:
+        return [region for region in self.regions if region.block is block]
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> bool:
+        return False  # its statements are visited one by one
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
+        items = [(statement, *self.statement(statement)) for statement in original_node.body]
+        if all(len(new) == 1 and new[0] is old for old, new, _ in items) and not self.of(original_node):
+            return updated_node
+        return updated_node.with_changes(body=wrapped(self.function, items, self.of(original_node)))
 
 
 def _sizes(statement: Statement) -> list[str]:

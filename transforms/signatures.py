@@ -1,26 +1,34 @@
 """Add a parameter to a function, laid out as its other parameters are."""
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from transforms import layout
 from transforms.source_file import ParsedFunction
 
 
-def with_parameter(function: ParsedFunction, name: str, width: int) -> cst.FunctionDef:
-    """The function's node with a last named parameter that is False by default.
+def with_parameters(function: ParsedFunction, names: Iterable[str], width: int) -> cst.FunctionDef:
+    """The function's node with further named parameters that are False by default.
 
     Args:
         function: the function; it is not changed.
-        name: the parameter.
+        names: the parameters, put behind the others.
         width: line length to keep.
     """
     node = function.node
+    for name in names:
+        node = _with_parameter(function, node, name, width)
+    return node
+
+
+def _with_parameter(function: ParsedFunction, node: cst.FunctionDef, name: str, width: int) -> cst.FunctionDef:
     typed = any(p.annotation is not None for p in (*node.params.params, *node.params.kwonly_params))
     new = _parameter(name, typed)
     keyword_only = bool(node.params.kwonly_params) or not isinstance(node.params.star_arg, cst.MaybeSentinel)
     kind = "kwonly_params" if keyword_only else "params"
     present = list(getattr(node.params, kind))
-    if _is_multiline(function):
+    if _is_multiline(function, node):
         params = node.params.with_changes(**{kind: _append_line(node, present, new)})
         return node.with_changes(params=params)
     params = node.params.with_changes(**{kind: [*_separated(present), new]})
@@ -33,9 +41,9 @@ def _parameter(name: str, typed: bool) -> cst.Param:
     return cst.Param(cst.Name(name), annotation, cst.AssignEqual(space, space), cst.Name("False"))
 
 
-def _is_multiline(function: ParsedFunction) -> bool:
-    return "\n" in function.module.code_for_node(function.node.params) or not isinstance(
-        function.node.whitespace_before_params, cst.SimpleWhitespace
+def _is_multiline(function: ParsedFunction, node: cst.FunctionDef) -> bool:
+    return "\n" in function.module.code_for_node(node.params) or not isinstance(
+        node.whitespace_before_params, cst.SimpleWhitespace
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.prefetch import check_prefetch, npu_prefetch, observe
-from transforms import plumbing
+from transforms.helpers import text_of
 
 WEIGHT = torch.nn.Parameter(torch.ones(4), requires_grad=False)
 
@@ -41,7 +41,7 @@ def test_it_runs_on_meta() -> None:
     assert calls == []
 
 
-@pytest.mark.parametrize("check", ["ours", "written into other trees"])
+@pytest.mark.parametrize("check", ["ours", "ge_graph", "npugraph_ex"])
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -50,7 +50,10 @@ def test_it_runs_on_meta() -> None:
         ({"enable_prefetch": True}, None),
         ({"enable_prefetch": True, "exe_mode": "eager"}, None),
         ({"enable_prefetch": True, "exe_mode": "ge_graph", "enable_multi_stream": 1}, None),
-        ({"enable_prefetch": True, "exe_mode": "npugraph_ex", "enable_multi_stream": 2}, None),
+        (
+            {"enable_prefetch": True, "exe_mode": "npugraph_ex", "enable_multi_stream": 2},
+            "needs source that was transformed for it",
+        ),
         ({"enable_prefetch": True, "exe_mode": "ge_graph"}, "exe_mode ge_graph needs enable_multi_stream"),
         ({"enable_prefetch": True, "exe_mode": "npugraph_ex", "enable_multi_stream": 0}, "needs enable_multi_stream"),
         (
@@ -64,7 +67,7 @@ def test_modes_without_prefetch_are_refused(check: str, config: dict[str, Any], 
     function = check_prefetch
     if check != "ours":
         namespace: dict[str, Any] = {}
-        exec(plumbing._HELPERS["check_prefetch"], namespace)
+        exec(text_of("check_prefetch", check), namespace)
         function = namespace["check_prefetch"]
     if message is None:
         function(SimpleNamespace(**config))
