@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from pipeline.overrides import GROUPS, read_overrides
 from pipeline.progress import Stopwatch, say
 from pipeline.reporter import located
 
+INTERRUPTED = "interrupted"
 SweepStatus = Literal["ok", "partial", "failed"]
 
 
@@ -177,7 +179,7 @@ def _run_sweep(
         ledger.start(command_line(list(words)), kept)
         for key, point in zip(checked.keys, checked.points, strict=True):
             ledger.move(key, "queued", label=point.label, overrides=list(point.typed))
-        say(f"{len(checked.keys)} trials in {shown(directory)}")
+        say(f"{len(checked.keys)} {'trial' if len(checked.keys) == 1 else 'trials'} in {shown(directory)}")
         grid = [point.overrides for point in checked.points]
         overrides = [o for o in grid[0] if o.startswith(("hydra.", "hydra/"))]
         overrides += [f"hydra.sweep.dir={_quoted(directory)}", "hydra.mode=MULTIRUN"]
@@ -187,6 +189,9 @@ def _run_sweep(
             with hydra(folders) as app, _own_errors():
                 for trial in launch(app, task.run_job, grid, overrides, directory):
                     returned[trial["key"]] = trial
+        except KeyboardInterrupt:
+            lost = INTERRUPTED
+            say(f"interrupted; npu-recipes sweep.resume={shlex.quote(shown(directory))} goes on")
         except Exception as error:  # the launcher itself broke: report what is there
             lost = f"the launcher failed: {type(error).__name__}: {error}"
             say(lost)
@@ -212,13 +217,16 @@ def _collect(
     if status.get("status") in ("done", "failed") and record:
         return {**label, **record}
     error = status.get("error") or lost
+    empty: dict[str, Any] = {"verification": {}, "metrics": {}, "targets": []}
+    if lost == INTERRUPTED and not place.exists():
+        verdict = {"outcome": "not_run", "reason": lost}
+        return {**label, "key": key, "output_dir": str(place), "status": "queued", "verdict": verdict, **empty}
     if ledger.states().get(key) in ("queued", "running"):
         ledger.move(key, "failed", error=error)
     if status.get("status") != "failed":
         place.mkdir(exist_ok=True)
         outputs.write_status(place, "failed", key=key, stage="launch", error=error)
     verdict = {"outcome": "failed", "reason": error}
-    empty: dict[str, Any] = {"verification": {}, "metrics": {}, "targets": []}
     return {**label, "key": key, "output_dir": str(place), "status": "failed", "verdict": verdict, **empty}
 
 

@@ -135,6 +135,26 @@ def test_an_interrupted_sweep_goes_on_with_the_same_command(app: App):
     assert [coefficient(c) for c in app.trials] == [0.5, 0.7, 0.7, 1.0]
 
 
+def test_an_interrupted_sweep_reports_what_is_finished(app: App):
+    app.on_trial = fail_at(0.7, KeyboardInterrupt())
+    result = app(*GRID, JSON)
+    assert result.code == 1 and result.json["status"] == "partial"
+    assert [t["status"] for t in result.json["trials"]] == ["ok", "failed", "queued"]
+    sweep = Path(result.json["sweep_dir"])
+    assert f"sweep.resume={os.path.relpath(sweep)}" in result.err
+    assert {"results.csv", "report.md", "report.html"} <= set(os.listdir(sweep))
+    assert not Path(result.json["trials"][2]["output_dir"]).exists()
+    app.on_trial = lambda config: None
+    assert app(f"sweep.resume={sweep}", JSON).json["status"] == "ok"
+    assert [coefficient(c) for c in app.trials] == [0.5, 0.7, 0.7, 1.0]
+
+
+def test_an_interrupted_sweep_still_has_its_table(app: App):
+    app.on_trial = fail_at(0.7, KeyboardInterrupt())
+    result = app(*GRID)
+    assert "0.5" in result.out and "improved" in result.out and "report.md" in result.out
+
+
 def test_a_sweep_whose_process_was_killed_resumes(app: App):
     """The real thing: kill -9 in the middle of the second trial, then resume in this process."""
     code = (
