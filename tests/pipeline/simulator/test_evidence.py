@@ -31,8 +31,23 @@ def test_misses_are_shown_as_misses_and_missing_models_as_such(table: list[evide
     ids = [row.id for row in table]
     forecast = {gain.id for gain in evidence.GAINS}
     assert forecast == {f"P{n}" for n in range(1, 9)}
-    assert {"P9", "P11", "S1", "S3", "S4"} <= set(ids) and not forecast & set(ids)
+    assert {"P9", "P11"} <= set(ids) and not forecast & set(ids)
     assert ids.count("K") == 12
+
+
+def test_superkernel_savings_stand_beside_their_band_misses_included() -> None:
+    from pipeline.simulator.machine import load_machine
+
+    rows = list(evidence.superkernel_rows(load_machine("atlas_a3")))
+    assert [row.id for row in rows] == ["S1", "S3", "S3", "S4", "S4"]
+    for row in rows:
+        assert row.forecast is not None and row.unit == "us" and row.gain is not None
+        nominal, low, high = row.forecast
+        assert 0 < low <= nominal <= high
+        inside = low <= row.gain <= high
+        assert row.verdict.startswith("in the band" if inside else "MISS")
+    assert rows[3].verdict.startswith("in the band") and rows[4].verdict.startswith("MISS")
+    assert rows[1].forecast and rows[2].forecast and rows[1].forecast[0] < rows[2].forecast[0]  # a larger scope
 
 
 def test_gains_are_forecast_in_steps_of_the_public_length() -> None:
