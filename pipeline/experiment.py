@@ -195,11 +195,11 @@ def _realise(experiment: Experiment, tiny: "LoadedModel", resolution: "Resolutio
     from transforms.registry import realise
 
     if experiment.transform == "wrap":
-        return realise("prefetch.wrap", tiny, resolution.plan)
+        return realise("wrap", tiny, resolution.plan)
     if interpreter_problems():
         return None
     recording = MEMO.get("recorded calls of a tiny decode step", experiment.model_key, lambda: record(tiny))
-    return realise("prefetch.source", tiny, resolution.plan, recording)
+    return realise("source", tiny, resolution.plan, recording)
 
 
 def _model(experiment: Experiment, size: Any) -> "tuple[LoadedModel, Workload]":

@@ -12,9 +12,11 @@ class Example:
         before: a whole file with a `Model(config)` that owns `layers`; for a wrap, the calls of a decode step.
         after: the file, or the calls, after the transform.
         targets: `(weight, dependency)` below a layer, with `{i}` for its index; a dependency may end in `:input`.
+        scopes: `(label, first, last)` likewise.
     """
 
     title: str
     before: str
     after: str
-    targets: tuple[tuple[str, str], ...]
+    targets: tuple[tuple[str, str], ...] = ()
+    scopes: tuple[tuple[str, str, str], ...] = ()

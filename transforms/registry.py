@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.problems import Problem, RefusedError
-from transforms import prefetch_source, prefetch_wrap
+from transforms import prefetch_source, prefetch_wrap, source, superkernel_source, superkernel_wrap, wrap
 from transforms.example import Example
 from transforms.plan import Plan
 from transforms.realisation import Realisation
@@ -52,8 +52,25 @@ TRANSFORMS = {
             prefetch_wrap.realise,
             prefetch_wrap.EXAMPLES,
         ),
+        Transform(
+            "superkernel.source",
+            "superkernel",
+            True,
+            "Write switchable SuperKernel scopes into the modeling file, as a reviewable diff.",
+            superkernel_source.realise,
+            superkernel_source.EXAMPLES,
+        ),
+        Transform(
+            "superkernel.wrap",
+            "superkernel",
+            False,
+            "Open and close SuperKernel scopes by hooks on one model instance; needs no source and can be undone.",
+            superkernel_wrap.realise,
+            superkernel_wrap.EXAMPLES,
+        ),
     )
 }
+_WHOLE: dict[str, Callable[..., Realisation]] = {"source": source.realise, "wrap": wrap.realise}
 
 
 def transform(name: str) -> Transform:
@@ -70,5 +87,9 @@ def transform(name: str) -> Transform:
 
 
 def realise(name: str, loaded: Any, plan: Plan, recording: Any = None) -> Realisation:
-    """Realise a plan with the named transform."""
-    return transform(name).realise(loaded, plan, recording)
+    """Realise a plan: `source` or `wrap` for all of it, or the name of a transform for its lever alone.
+
+    Raises:
+        RefusedError: there is no such transform, or the plan can't be placed whole.
+    """
+    return (_WHOLE.get(name) or transform(name).realise)(loaded, plan, recording)

@@ -11,7 +11,7 @@ from transforms.hoisting import NotHoistable, StatementEdit
 from transforms.placing import Statement
 from transforms.reaching import NotPlaceable
 from transforms.recording import Site
-from transforms.scope_text import HELPER, Region, find_region, has_already, wrapped
+from transforms.scope_text import HELPER, Region, find_region, has_already, with_context, wrapped
 from transforms.scoping import ScopeStatement
 from transforms.signatures import with_parameters
 from transforms.source_file import ParsedFunction
@@ -121,8 +121,10 @@ class FunctionRewrite:
         indent = self.function.column(region.first)
         switch = self._scope_switch(statement, call, region, indent)
         switch = " and ".join([switch, *statement.conditions])
-        text = layout.call(f"with {HELPER}", [switch, *arguments], indent, self.width - 1)
-        region.head.append(f"{text}:")
+        if region.start or region.head:
+            region.around = None
+        room = indent + len("with ") + 1
+        region.head.append(layout.call(HELPER, [switch, *arguments], room, self.width))
         self._regions[id(statement)] = region
         return True
 
@@ -141,6 +143,8 @@ class FunctionRewrite:
                 region.end = edit.scope_end(call, child)
             except NotHoistable as reason:
                 raise NotPlaceable(f"line {statement.last.site.line}: {reason}") from reason
+            if region.end is not None:
+                region.around = None
 
     def _scope_switch(self, statement: ScopeStatement, call: cst.Call, region: Region, indent: int) -> str:
         guard = statement.guard
@@ -223,7 +227,7 @@ class FunctionRewrite:
     def code(self) -> str:
         """The function's new lines."""
         edited = {key: (edit.statements(), len(edit.before) + 1) for key, edit in self._edits.items()}
-        replace = _Replace(self.function, edited, list(self._regions.values()))
+        replace = _Replace(self.function, edited, list(self._regions.values()), self.width)
         items: list[tuple[cst.BaseStatement, list[cst.BaseStatement], int]] = []
         for index, statement in enumerate(self.body):
             items += [(new, [new], 1) for new in self._new_at(index)]
@@ -361,9 +365,10 @@ class _Replace(cst.CSTTransformer):
         function: ParsedFunction,
         edited: dict[int, tuple[list[cst.BaseStatement], int]],
         regions: list[Region],
+        width: int,
     ) -> None:
         super().__init__()
-        self.function, self.edited, self.regions = function, edited, regions
+        self.function, self.edited, self.regions, self.width = function, edited, regions, width
 
     def statement(self, original: cst.BaseStatement) -> tuple[list[cst.BaseStatement], int]:
         """What it becomes, and how many of these statements are not behind it."""
@@ -379,9 +384,21 @@ class _Replace(cst.CSTTransformer):
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
         items = [(statement, *self.statement(statement)) for statement in original_node.body]
-        if all(len(new) == 1 and new[0] is old for old, new, _ in items) and not self.of(original_node):
+        regions = [region for region in self.of(original_node) if not self._is_joined(region)]
+        if all(len(new) == 1 and new[0] is old for old, new, _ in items) and not regions:
             return updated_node
-        return updated_node.with_changes(body=wrapped(self.function, items, self.of(original_node)))
+        return updated_node.with_changes(body=wrapped(self.function, items, regions))
+
+    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> cst.With:
+        for region in self.regions:
+            if region.around is original_node and self._is_joined(region):
+                return with_context(self.function, original_node, updated_node, region.head[-1], self.width)
+        return updated_node
+
+    def _is_joined(self, region: Region) -> bool:
+        """Whether the `with` around it opens the scope, too. Not if a prefetch of the last module has to be outside."""
+        after = self.edited.get(id(region.last))
+        return region.around is not None and (after is None or len(after[0]) == after[1])
 
 
 def _sizes(statement: Statement) -> list[str]:

@@ -23,7 +23,8 @@ class Region:
         first, last: its first and last statement, which may be rewritten as several.
         start: how many of the statements that replace `first` are outside.
         end: how many of those that replace `last` are inside; None: all up to the original one, but none behind it.
-        head: statements in front, and the header of the `with`.
+        head: statements in front, and the expression that makes the context.
+        around: a `with` whose whole body it is, if any: that one gets the context, too.
     """
 
     block: cst.CSTNode
@@ -32,6 +33,7 @@ class Region:
     start: int = 0
     end: int | None = None
     head: list[str] = field(default_factory=list)
+    around: cst.With | None = None
 
 
 def find_region(
@@ -50,6 +52,10 @@ def find_region(
     found = ((b, one, other) for b, one in begins for c, other in ends if b is c)
     block, first, last = next(found)
     region = Region(block, first, last)
+    parent = function.parents[block]
+    inside = _body(block)
+    if isinstance(parent, cst.With) and (inside[0], inside[-1]) == (first, last) and not parent.asynchronous:
+        region.around = parent
     if not statement.loop:
         _refuse_more(begins, first, statement.first.fqn, before=True)
         _refuse_more(ends, last, statement.last.fqn, before=False)
@@ -115,14 +121,25 @@ def wrapped(
 
 
 def _below(function: ParsedFunction, head: Sequence[str], held: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    *before, header = head
+    *before, context = head
     lead = held[0].leading_lines  # type: ignore[attr-defined]
     inside = [held[0].with_changes(leading_lines=()), *held[1:]]
-    block = cst.ensure_type(function.parse(f"{header}\n    pass\n"), cst.With)
+    block = cst.ensure_type(function.parse(f"with {context}:\n    pass\n"), cst.With)
     body = cst.ensure_type(block.body, cst.IndentedBlock).with_changes(body=inside)
     statements: list[cst.BaseStatement] = [*map(function.parse, before), block.with_changes(body=body)]
     statements[0] = statements[0].with_changes(leading_lines=lead)
     return statements
+
+
+def with_context(function: ParsedFunction, original: cst.With, node: cst.With, context: str, width: int) -> cst.With:
+    """What has become of a `with`, with one more context."""
+    contexts = [function.code_of(item.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for item in original.items]
+    header = f"with {', '.join([*contexts, context])}:"
+    if "\n" in header or function.column(original) + len(header) > width:
+        lines = "".join(f"    {line},\n" for line in [*contexts, context.replace("\n", "\n    ")])
+        header = f"with (\n{lines}):"
+    new = cst.ensure_type(function.parse(f"{header}\n    pass\n"), cst.With)
+    return new.with_changes(body=node.body, leading_lines=node.leading_lines)
 
 
 def _levels(function: ParsedFunction, node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.BaseStatement]]:

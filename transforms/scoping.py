@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.problems import Problem, RefusedError
+from models.problems import Problem
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.placing import Guard, in_loop, only_call
 from transforms.plan import Plan, Scope
@@ -96,18 +96,15 @@ class ScopeRefusals:
             for reason, labels in self._found.values()
         ]
 
-    def raise_if_any(self) -> None:
-        if self._found:
-            raise RefusedError(self.problems())
 
-
-def place_scopes(recording: Recording, plan: Plan) -> list[ScopeStatement]:
+def place_scopes(recording: Recording, plan: Plan, refusals: ScopeRefusals) -> list[ScopeStatement]:
     """Find the two calls of every scope, and one statement for the scopes of all layers.
 
-    Raises:
-        RefusedError: with every scope that can't be placed, and why.
+    Args:
+        recording: the recorded run.
+        plan: with the scopes.
+        refusals: get every scope that can't be placed, and why.
     """
-    refusals = ScopeRefusals()
     groups: dict[object, list[tuple[Scope, Call, Call]]] = {}
     for scope in plan.scopes:
         try:
@@ -123,7 +120,6 @@ def place_scopes(recording: Recording, plan: Plan) -> list[ScopeStatement]:
         except (NotPlaceable, NoPhase) as reason:
             for scope, _, _ in members:
                 refusals.add(scope, reason)
-    refusals.raise_if_any()
     return statements
 
 

@@ -85,10 +85,13 @@ def _notes(text: str) -> tuple[str, ...]:
 
 def _rewritten(recording: Recording, plan: Plan) -> str:
     problems: list[Problem] = []
-    statements = _placed(place, recording, plan, problems)
-    scopes = _placed(place_scopes, recording, plan, problems)
-    _raise_if_any(problems)
     refusals, scope_refusals = Refusals(), ScopeRefusals()
+    statements: list[Statement] = []
+    try:
+        statements = place(recording, plan)
+    except RefusedError as refused:
+        problems += refused.problems
+    scopes = place_scopes(recording, plan, scope_refusals)
     file = FileRewrite(recording, plan.exe_mode)
 
     def prefetch(group: list[Statement]) -> None:
@@ -113,35 +116,31 @@ def _rewritten(recording: Recording, plan: Plan) -> str:
         edits.append((_place(s, s.last.site, _END), lambda s=s: scope(file.close_scope, s)))  # type: ignore[misc]
     for _, edit in sorted(edits, key=lambda e: e[0]):
         edit()
-    text = ""
     try:
         if plan.prefetch:
             file.check(PREFETCH)
             file.join()
+    except NotPlaceable as reason:
+        refusals.add(plan.prefetch[0], reason)
+    try:
         if plan.scopes:
             file.check(SUPERKERNEL)
-        if not scope_refusals.problems():
-            text = file.text()
     except NotPlaceable as reason:
-        if plan.prefetch:
-            refusals.add(plan.prefetch[0], reason)
-        else:
-            scope_refusals.add(plan.scopes[0], reason)
-    _raise_if_any([*refusals.problems(), *scope_refusals.problems()])
-    return text
-
-
-def _placed(place: Callable[..., list[Any]], recording: Recording, plan: Plan, problems: list[Problem]) -> list[Any]:
-    try:
-        return place(recording, plan)
-    except RefusedError as refused:
-        problems += refused.problems
-        return []
-
-
-def _raise_if_any(problems: list[Problem]) -> None:
+        scope_refusals.add(plan.scopes[0], reason)
+    problems += [*refusals.problems(), *scope_refusals.problems()]
+    text = ""
+    if not problems:
+        try:
+            text = file.text()
+        except NotPlaceable as reason:
+            if plan.prefetch:
+                refusals.add(plan.prefetch[0], reason)
+            else:
+                scope_refusals.add(plan.scopes[0], reason)
+            problems = [*refusals.problems(), *scope_refusals.problems()]
     if problems:
         raise RefusedError(problems)
+    return text
 
 
 def _groups(statements: list[Statement]) -> list[list[Statement]]:

@@ -89,9 +89,9 @@ def _transformed(loaded: Any, plan: Any, source: str | None, directory: Path) ->
 
         module: ModuleType = load_sibling(loaded.python_module, source, directory / "transformed")
         return loaded.rebuild(module, **switches)
-    from transforms.prefetch_wrap import prefetch_wrap
+    from transforms.wrap import wrap
 
-    prefetch_wrap(loaded, plan)
+    wrap(loaded, plan)
     return loaded.module
 
 
