@@ -268,6 +268,7 @@ class TrialRecord:
         problems: warnings of the resolver (errors refuse the run before there is a record).
         verification: rung -> result, in the order of `RUNGS`.
         calls_planned, calls_observed: prefetch calls of one decode step of the tiny model; None if not counted.
+        scopes_planned, scopes_observed: SuperKernel scopes likewise.
         assessment: metrics, targets, verdict, checklist; None if the performance rung did not run.
         diff: the source change, unified; "" for `wrap`.
         changed_files: the files that the diff touches.
@@ -290,6 +291,8 @@ class TrialRecord:
     verification: dict[str, Rung] = field(default_factory=dict)
     calls_planned: int | None = None
     calls_observed: int | None = None
+    scopes_planned: int | None = None
+    scopes_observed: int | None = None
     assessment: Assessment | None = None
     diff: str = ""
     changed_files: Sequence[str] = ()
@@ -327,6 +330,8 @@ class TrialRecord:
             "checklist": [c.to_json(self.language) for c in found.checklist] if found else [],
             "calls_planned": self.calls_planned,
             "calls_observed": self.calls_observed,
+            "scopes_planned": self.scopes_planned,
+            "scopes_observed": self.scopes_observed,
             "plan": {"hash": self.plan.hash, "prefetch": len(self.plan.prefetch), "scopes": len(self.plan.scopes)},
             "problems": [p.to_json() for p in self.problems],
             "reused": list(self.reused),

@@ -62,7 +62,7 @@ def run_trial(
         if source is not None:
             write_text(directory / "patch.diff", source.diff)
     with _stage("verify", seconds):
-        rungs, planned, observed, graph = _verify(prepared, realisation, directory / "transformed", auto_graph)
+        rungs, counts, graph = _verify(prepared, realisation, directory / "transformed", auto_graph)
     with _stage("forecast", seconds):
         assessment, forecast = _assess(prepared, rungs["numerics"])
         rungs["performance"] = _performance(assessment)
@@ -76,8 +76,7 @@ def run_trial(
         matches=prepared.resolution.matches,
         problems=prepared.problems,
         verification=rungs,
-        calls_planned=planned,
-        calls_observed=observed,
+        **counts,
         assessment=assessment,
         diff=source.diff if source else "",
         changed_files=[source.name] if source else [],
@@ -94,8 +93,8 @@ def run_trial(
 
 def _verify(
     prepared: Prepared, realisation: "Realisation", directory: Path, auto_graph: bool
-) -> "tuple[dict[str, Rung], int | None, int | None, GraphCheck | None]":
-    """The rungs below performance, the calls planned and observed, and what the graph rung found."""
+) -> "tuple[dict[str, Rung], dict[str, Any], GraphCheck | None]":
+    """The rungs below performance, the calls and scopes planned and observed, and what the graph rung found."""
     from pipeline.verify import baseline_run, check_compiles, check_numerics
 
     experiment, tiny, plan = prepared.experiment, prepared.tiny, prepared.tiny_resolution.plan
@@ -105,7 +104,7 @@ def _verify(
         return realisation.build(switch, directory)
 
     rungs = {rung: Rung("not_run", f"verify.{rung}=false") for rung in ("compiles", "numerics", "graph")}
-    planned, observed = len(plan.prefetch), None
+    counts: dict[str, Any] = {"calls_planned": len(plan.prefetch), "scopes_planned": len(plan.scopes)}
     if experiment.wants("compiles"):
         rungs["compiles"] = check_compiles(tiny, build, {source.name: source.after} if source else None)
     broken = rungs["compiles"].status == "failed"
@@ -113,7 +112,9 @@ def _verify(
         rungs["numerics"] = Rung("not_run", "the transformed model does not run")
     elif experiment.wants("numerics"):
         baseline = MEMO.get("baseline outputs of the tiny model", experiment.model_key, lambda: baseline_run(tiny))
-        rungs["numerics"], planned, observed = check_numerics(tiny, plan, build, baseline)
+        result = check_numerics(tiny, plan, build, baseline)
+        rungs["numerics"] = result.rung
+        counts |= {"calls_observed": result.calls_observed, "scopes_observed": result.scopes_observed}
     wanted = experiment.wants("graph")
     graph = None
     if wanted == "auto" and not auto_graph:
@@ -121,7 +122,7 @@ def _verify(
     elif wanted:
         graph = _graph(prepared, source, required=wanted is True)
         rungs["graph"] = graph.rung
-    return rungs, planned, observed, graph
+    return rungs, counts, graph
 
 
 def _graph(prepared: Prepared, source: "SourceResult | None", required: bool) -> "GraphCheck":

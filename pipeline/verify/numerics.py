@@ -10,6 +10,7 @@ from pipeline.record import Rung
 from pipeline.verify.building import Build, built, explain, one_thread
 from pipeline.verify.calls import deviation, watched_modules
 from pipeline.verify.observation import Observation, Observer, observe_calls
+from pipeline.verify.scopes import count_scopes, scope_deviation
 from transforms.plan import Plan
 
 
@@ -31,11 +32,13 @@ class Baseline:
 
 
 class NumericsResult(NamedTuple):
-    """The rung, and the number of prefetch calls of one decode step."""
+    """The rung, and the numbers of prefetch calls and of SuperKernel scopes of one decode step."""
 
     rung: Rung
     calls_planned: int
     calls_observed: int | None
+    scopes_planned: int = 0
+    scopes_observed: int | None = None
 
 
 def baseline_run(loaded: LoadedModel, decode_steps: int = 3) -> Baseline:
@@ -54,7 +57,7 @@ def check_numerics(
     baseline: Baseline | None = None,
     observe: Observer | None = None,
 ) -> NumericsResult:
-    """Compare the transformed tiny model with the baseline, switch on and off, and its prefetch calls with the plan.
+    """Compare the transformed tiny model with the baseline, switch on and off, its calls and scopes with the plan.
 
     Args:
         loaded: the tiny model, unmodified.
@@ -63,18 +66,19 @@ def check_numerics(
         baseline: from `baseline_run`; made here if None.
         observe: the observer of the prefetch operator; `models.prefetch.observe` if None.
     """
-    planned = len(plan.prefetch)
+    planned, scopes = len(plan.prefetch), len(plan.scopes)
     if baseline is None:
         baseline = baseline_run(loaded)
     if not baseline.repeatable:
-        return NumericsResult(
-            Rung("could_not_check", "the baseline itself gives other bits when it runs again"), planned, None
-        )
+        rung = Rung("could_not_check", "the baseline itself gives other bits when it runs again")
+        return NumericsResult(rung, planned, None, scopes)
     if not all(bool(torch.isfinite(o).all()) for o in baseline.outputs if o.is_floating_point()):
-        return NumericsResult(Rung("could_not_check", "the baseline's outputs are not finite"), planned, None)
+        rung = Rung("could_not_check", "the baseline's outputs are not finite")
+        return NumericsResult(rung, planned, None, scopes)
 
     findings: list[str] = []
     observed: int | None = None
+    scopes_observed: int | None = None
     runs: dict[bool, Observation] = {}
     watched = watched_modules(plan, loaded.module)
     for switch in (True, False):
@@ -82,7 +86,8 @@ def check_numerics(
         try:
             with one_thread(), built(build, switch) as module:
                 keys = frozenset(module.state_dict())
-                seen = observe_calls(loaded, module, watched, baseline.decode_steps, observe)
+                follow_all = switch and bool(plan.scopes)
+                seen = observe_calls(loaded, module, watched, baseline.decode_steps, observe, follow_all)
         except Exception as error:  # whatever a rewritten file raises is a finding, not a crash of ours
             findings.append(f"switch {name}: the transformed model does not run: {explain(error)}")
             continue
@@ -94,13 +99,18 @@ def check_numerics(
             observed = len(decode[0].calls) if decode else None
             found = deviation(plan, seen, baseline.decode_steps)
             findings += [found] if found else []
+            scopes_observed = count_scopes(decode[0]) if decode else None
+            found = scope_deviation(plan, seen)
+            findings += [found] if found else []
         else:
             count = sum(len(step.calls) for step in seen.steps) + len(seen.stray)
             if count:
                 findings.append(f"switch off: {count} prefetch call(s) were observed, none must be")
-    if findings:
-        return NumericsResult(Rung("failed", "; ".join(findings)), planned, observed)
-    return NumericsResult(_passed(baseline, planned), planned, observed)
+            count = sum(map(count_scopes, seen.steps)) + len(seen.stray_scopes)
+            if count:
+                findings.append(f"switch off: {count} scope(s) were opened, none must be")
+    rung = Rung("failed", "; ".join(findings)) if findings else _passed(baseline, planned, scopes)
+    return NumericsResult(rung, planned, observed, scopes, scopes_observed)
 
 
 def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -110,16 +120,22 @@ def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
 
 
-def _passed(baseline: Baseline, planned: int) -> Rung:
+def _passed(baseline: Baseline, planned: int, scopes: int) -> Rung:
     steps = baseline.decode_steps
+    text = f"prefill and {steps} decode steps equal the baseline bit for bit, switch on and off; "
+    zh = f"prefill 与 {steps} 步 decode 在开关打开、关闭时均与 baseline 逐位一致;"
+    if planned or not scopes:
+        text += (
+            f"{planned} prefetch calls per decode step, each with the planned weight, dependency and size, in order; "
+        )
+        zh += f"每步 decode 有 {planned} 次 prefetch 调用,权重、依赖、大小与顺序均与计划一致;"
+    if scopes:
+        text += f"{scopes} SuperKernel scopes per decode step, from the planned first to the planned last module; "
+        zh += f"每步 decode 有 {scopes} 个 SuperKernel 范围,起止模块均与计划一致;"
     return Rung(
         "passed",
-        f"prefill and {steps} decode steps equal the baseline bit for bit, switch on and off; {planned} prefetch calls "
-        "per decode step, each with the planned weight, dependency and size, in order; none in prefill, "
-        "none with the switch off",
-        f"prefill 与 {steps} 步 decode 在开关打开、关闭时均与 baseline 逐位一致;"
-        f"每步 decode 有 {planned} 次 prefetch 调用,权重、依赖、大小与顺序均与计划一致;"
-        "prefill 中没有调用,开关关闭时没有调用",
+        f"{text}none in prefill, none with the switch off",
+        f"{zh}prefill 中没有,开关关闭时没有",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a running model really prefetched: every call with the step, the weight's and the dependency's identity.
+"""What a running model really did: every prefetch with the step, the identity of its weight and dependency; scopes.
 
 Names prove nothing (two layers have weights of one shape, and a variable may be rebound), so a call is judged by the
 memory it refers to. All tensors that are compared are kept alive until the end: freed memory would be handed out
@@ -8,7 +8,7 @@ again, and two different tensors would look like one.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -48,13 +48,36 @@ class Call:
     offset: int
 
 
+@dataclass(frozen=True)
+class Event:
+    """A module was entered or left, or a SuperKernel scope opened or closed.
+
+    Attributes:
+        kind: which.
+        name: FQN, or label.
+        options: of the scope.
+    """
+
+    kind: Literal["enter", "leave", "open", "close"]
+    name: str
+    options: str = ""
+
+
 @dataclass
 class Step:
-    """One forward of the whole model."""
+    """One forward of the whole model.
+
+    Attributes:
+        decode: or prefill.
+        calls: prefetch calls.
+        passages: of the watched modules.
+        events: scopes, and where they are planned, calls of all modules between them.
+    """
 
     decode: bool
     calls: list[Call] = field(default_factory=list)
     passages: list[Passage] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     def of(self, fqn: str) -> list[Passage]:
         """The calls of one module in this step."""
@@ -70,12 +93,14 @@ class Observation:
         steps: what happened in each forward.
         stray: calls outside any forward of the whole model.
         parameters: FQN -> identity, of the running model.
+        stray_scopes: scopes opened or closed outside any forward.
     """
 
     outputs: list[torch.Tensor]
     steps: list[Step]
     stray: list[Call]
     parameters: dict[str, Identity]
+    stray_scopes: list[Event] = field(default_factory=list)
 
 
 def observe_calls(
@@ -84,15 +109,19 @@ def observe_calls(
     watched: Iterable[str],
     decode_steps: int = 3,
     observe: Observer | None = None,
+    follow_all: bool = False,
 ) -> Observation:
-    """Run a prefill and `decode_steps` decode steps and record every prefetch call.
+    """Run a prefill and `decode_steps` decode steps and record every prefetch call and every scope.
 
     Args:
         loaded: knows how to drive the model.
         module: the model to run.
         watched: FQNs of the modules whose inputs and outputs may be dependencies, or whose calls are of interest.
         observe: the observer of the prefetch operator; `models.prefetch.observe` if None.
+        follow_all: note the calls of all modules, to tell which are inside a scope.
     """
+    from models.superkernel import observe as observe_scopes
+
     if observe is None:
         from models.prefetch import observe as default
 
@@ -106,10 +135,16 @@ def observe_calls(
         nonlocal decoding
         decoding = True
 
-    with _hooks(module, set(watched), steps, kept, lambda: decoding) as running, observe(_Stamped(running, stray)):
+    stray_scopes: list[Event] = []
+    with (
+        _hooks(module, set(watched), steps, kept, lambda: decoding) as running,
+        _followed(module if follow_all else None, running),
+        observe(_Stamped(running, stray)),
+        observe_scopes(_ScopesOf(running, stray_scopes)),
+    ):
         outputs = loaded.run(module, decode_steps=decode_steps, before_decode=begin_decoding)
     parameters = {name: identity(p) for name, p in module.named_parameters(remove_duplicate=False)}
-    return Observation([o.detach().clone() for o in outputs], steps, stray, parameters)
+    return Observation([o.detach().clone() for o in outputs], steps, stray, parameters, stray_scopes)
 
 
 def identity(tensor: torch.Tensor) -> Identity:
@@ -158,6 +193,45 @@ class _Stamped(list[Any]):
         found = identity(dependency) if isinstance(dependency, torch.Tensor) else None
         place = self._running[-1].calls if self._running else self._stray
         place.append(Call(identity(weight), found, max_size, offset))
+
+
+class _ScopesOf(list[Any]):
+    """Notes scopes among the calls of the step that is running."""
+
+    def __init__(self, running: list[Step], stray: list[Event]) -> None:
+        super().__init__()
+        self._running = running
+        self._stray = stray
+
+    def append(self, event: Any) -> None:
+        place = self._running[-1].events if self._running else self._stray
+        place.append(Event("open" if event.opened else "close", event.label, event.options))
+
+
+@contextmanager
+def _followed(module: nn.Module | None, running: list[Step]) -> Iterator[None]:
+    """Note entering and leaving of every module: inside of a scope that a hook on the module opens and closes."""
+    handles = []
+
+    def follow(fqn: str, child: nn.Module) -> None:
+        def enter(_module: nn.Module, _args: Any) -> None:
+            if running:
+                running[-1].events.append(Event("enter", fqn))
+
+        def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+            if running:
+                running[-1].events.append(Event("leave", fqn))
+
+        handles.append(child.register_forward_pre_hook(enter))
+        handles.append(child.register_forward_hook(leave, prepend=True))
+
+    try:
+        for fqn, child in module.named_modules() if module is not None else ():
+            follow(fqn, child)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -130,6 +130,8 @@ def test_json_has_the_keys_of_the_contract() -> None:
         "targets",
         "calls_planned",
         "calls_observed",
+        "scopes_planned",
+        "scopes_observed",
     ):
         assert key in data
     assert data["verification"]["numerics"] == {"status": "passed", "detail": NUMERICS.detail}

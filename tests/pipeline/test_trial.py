@@ -10,7 +10,7 @@ import pytest
 from pipeline import trial
 from pipeline.memo import MEMO
 from tests.pipeline.real_conf import SMALL, call, files, prepared
-from transforms import prefetch_source
+from transforms import source
 
 MODELS = Path(trial.__file__).parent.parent
 
@@ -95,13 +95,13 @@ def test_the_next_trial_says_what_it_reused(record, tmp_path: Path):
 
 
 def test_a_transform_that_does_nothing_fails_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    rewrite = prefetch_source.prefetch_source
+    rewrite = source.rewrite
 
     def nothing(*args):
-        source = rewrite(*args)
-        return replace(source, after=source.before, diff="")
+        result = rewrite(*args)
+        return replace(result, after=result.before, diff="")
 
-    monkeypatch.setattr(prefetch_source, "prefetch_source", nothing)
+    monkeypatch.setattr(source, "rewrite", nothing)
     code, data = call(capsys, "run", *SMALL, f"output={tmp_path}")
     assert code == 1 and data["status"] == "failed"
     assert data["verification"]["numerics"]["status"] == "failed"

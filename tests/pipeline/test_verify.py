@@ -39,7 +39,7 @@ def check(issue: Callable[..., None], plan: Any = PLAN, **options: Any) -> Any:
 
 
 def test_a_correct_transform_passes_and_counts_one_decode_step() -> None:
-    rung, planned, observed = check(right)
+    rung, planned, observed, *_ = check(right)
     assert (rung.status, planned, observed) == ("passed", 5, 5), rung.detail
     assert "bit for bit" in rung.detail and "5 prefetch calls" in rung.detail
 
@@ -56,7 +56,7 @@ def test_the_baseline_can_be_made_once_for_many_plans() -> None:
 
 
 def test_an_empty_plan_without_calls_passes() -> None:
-    rung, planned, observed = check(lambda *a: None, replace(PLAN, prefetch=()))
+    rung, planned, observed, *_ = check(lambda *a: None, replace(PLAN, prefetch=()))
     assert (rung.status, planned, observed) == ("passed", 0, 0)
 
 
@@ -167,7 +167,7 @@ def wrong_offset(model: Any, layer: int, point: str, tensor: torch.Tensor, is_pr
     ids=lambda v: getattr(v, "__name__", ""),
 )
 def test_a_wrong_transform_fails_and_says_where(issue: Callable[..., None], words: list[str]) -> None:
-    rung, planned, _ = check(issue)
+    rung, planned, _, *_ = check(issue)
     assert rung.status == "failed" and planned == 5
     for word in words:
         assert word in rung.detail, rung.detail
@@ -240,7 +240,7 @@ def test_a_deviation_in_a_later_decode_step_is_found() -> None:
         if model.seen < 3:
             right(model, layer, point, tensor, is_prefill)
 
-    rung, _, observed = check(forgetful)
+    rung, _, observed, *_ = check(forgetful)
     assert rung.status == "failed" and observed == 5
     assert "decode step 3, no prefetch call was observed" in rung.detail
 
