@@ -137,6 +137,7 @@ def _graph(prepared: Prepared, source: "SourceResult | None", required: bool) ->
 
 def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]":
     from pipeline.assess import assess
+    from pipeline.scope_spans import fused_scopes
     from pipeline.simulator import Baseline
     from pipeline.windows import copies_of
 
@@ -147,10 +148,11 @@ def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]"
         key,
         lambda: Baseline(prepared.workload, experiment.machine, experiment.draws, experiment.seed),
     )
-    forecast = baseline.forecast(copies_of(resolution.plan, prepared.workload))
+    plan, workload = resolution.plan, prepared.workload
+    forecast = baseline.forecast(copies_of(plan, workload), fused_scopes(plan, workload))
     found = assess(
-        prepared.workload,
-        resolution.plan,
+        workload,
+        plan,
         resolution.matches,
         experiment.machine,
         forecast,
@@ -158,6 +160,7 @@ def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]"
         placements=resolution.placements,
         loaded=prepared.full,
         numerics=numerics,
+        scopes=resolution.scopes,
     )
     return found, forecast
 
@@ -177,7 +180,10 @@ def _write(
     data = record.to_json()
     rungs = {**data["verification"], **({"graph": graph.to_json()} if graph else {})}
     write_json(directory / "verification.json", rungs)
-    write_json(directory / "metrics.json", {k: data[k] for k in ("metrics", "targets", "checklist", "verdict")})
+    write_json(
+        directory / "metrics.json",
+        {k: data[k] for k in ("metrics", "targets", "checklist", "verdict", "superkernel") if k in data},
+    )
     write_report(directory, record, prepared.workload, forecast)
 
 
