@@ -244,7 +244,9 @@ class FileRewrite:
             return
         last = imports[-1].end_lineno or imports[-1].lineno
         blank = next((n for n, line in enumerate(self.source.lines[last:]) if line.strip()), 2)
-        texts = (text_of(name, self.exe_mode) for name in sorted(wanted, key=_helper_order))
+        texts = [text_of(name, self.exe_mode) for name in sorted(wanted, key=_helper_order)]
+        if "torch" not in self.source.top_level_names and any("torch." in helper for helper in texts):
+            raise NotPlaceable(f"{self.source.path.name} does not import torch, which prefetch calls need")
         text = "".join(f"\n\n{helper}" for helper in texts) + "\n" * max(0, 2 - blank)
         lines[last - 1] += text.replace("\n", end)
 

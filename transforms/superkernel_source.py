@@ -71,10 +71,18 @@ class Layer(nn.Module):
         superkernel = self.enable_superkernel and not is_prefill  # decode only
         residual = hidden_states
         # attention
-        with superkernel_scope(superkernel, f"attention_{self.layer_idx}", "stream-fusion=1"):
+        with superkernel_scope(
+            superkernel,
+            f"attention_{self.layer_idx}",
+            "stream-fusion=1",
+        ):
             hidden_states = self.norm(hidden_states)
             hidden_states = self.attention(hidden_states)
-        with superkernel_scope(superkernel, f"mlp_{self.layer_idx}", "stream-fusion=1"):
+        with superkernel_scope(
+            superkernel,
+            f"mlp_{self.layer_idx}",
+            "stream-fusion=1",
+        ):
             mlp_output = self.mlp(hidden_states)
         return residual + mlp_output
 
@@ -122,7 +130,11 @@ class Model(nn.Module):
 
     def forward(self, hidden_states, is_prefill):
         superkernel = self.enable_superkernel and not is_prefill  # decode only
-        with superkernel_scope(superkernel, "decoder_layers", "stream-fusion=1"):
+        with superkernel_scope(
+            superkernel,
+            "decoder_layers",
+            "stream-fusion=1",
+        ):
             for layer in self.layers:
                 hidden_states = layer(hidden_states, is_prefill)
         return hidden_states

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.transforms.text_models import load_text, plan_for, rewrite
 from transforms.prefetch_source import prefetch_source
-from transforms.source import unified_diff
 from transforms.registry import TRANSFORMS
+from transforms.source import unified_diff
 from transforms.source_file import SourceFile, lines_of, sometimes_assigned
 
 BEFORE = TRANSFORMS["prefetch.source"].examples[0].before

@@ -4,8 +4,9 @@ import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,11 +15,16 @@ import torch
 from torch import nn
 
 from models.prefetch import observe
-from tests.transforms.real_models import make_plan
-from transforms.plan import Plan
-from transforms.prefetch_source import SourceResult, load_rewritten, prefetch_source
+from models.superkernel import ScopeEvent
+from models.superkernel import observe as observe_scopes
+from tests.transforms.real_models import events, make_plan
+from transforms import source
+from transforms.plan import Plan, Scope
+from transforms.realisation import SourceResult
+from transforms.source import load_rewritten
 
 SIZE = 8
+OPTIONS = (("stream-fusion", "1"),)
 _serial = itertools.count()
 
 
@@ -63,7 +69,7 @@ class TextModel:
 
 def build(python_module: ModuleType, **switches: Any) -> nn.Module:
     torch.manual_seed(0)
-    config = SimpleNamespace(**switches)
+    config = SimpleNamespace(**{"exe_mode": "ge_graph", "enable_multi_stream": 1, **switches})
     return python_module.Model(config).eval().requires_grad_(False)
 
 
@@ -79,18 +85,46 @@ def load_text(text: str, directory: Path) -> TextModel:
     return TextModel(python_module, build(python_module))
 
 
-def plan_for(loaded: TextModel, targets: dict[str, str], size: int = 64) -> Plan:
-    """Weight -> dependency, both below the root, `{i}` allowed."""
-    return make_plan(loaded, [(weight, weight, dependency, size) for weight, dependency in targets.items()])
+Scopes = Sequence[tuple[str, str, str]]
 
 
-def rewrite(text: str, targets: dict[str, str], directory: Path, next_n: int = 0) -> str:
+def plan_for(
+    loaded: TextModel, targets: dict[str, str], size: int = 64, scopes: Scopes = (), exe_mode: str = "ge_graph"
+) -> Plan:
+    """Weight -> dependency, and (label, first, last), all below the root, `{i}` allowed."""
+    entries = [(weight, weight, dependency, size) for weight, dependency in targets.items()]
+    return replace(make_plan(loaded, entries, exe_mode), scopes=make_scopes(loaded, scopes))
+
+
+def make_scopes(loaded: Any, scopes: Scopes, options: tuple[tuple[str, str], ...] = OPTIONS) -> tuple[Scope, ...]:
+    """Expand `{i}` in (label, first, last) for all layers that have both modules; in execution order."""
+    modules = dict(loaded.module.named_modules())
+    prefix = f"{loaded.root}." if loaded.root else ""
+    found: dict[Scope, int] = {}
+    when = events(loaded)
+    for index in range(len(modules[prefix + loaded.layers])):
+        for texts in scopes:
+            label, first, last = (text.replace("{i}", str(index)) for text in texts)
+            first, last = prefix + first, prefix + last
+            if first in modules and last in modules:
+                found[Scope(label, options, first, last)] = when.get(first, (0, 0))[0]
+    return tuple(sorted(found, key=found.__getitem__))
+
+
+def rewrite(
+    text: str,
+    targets: dict[str, str],
+    directory: Path,
+    next_n: int = 0,
+    scopes: Scopes = (),
+    exe_mode: str = "ge_graph",
+) -> str:
     """The rewritten text, after proving that it does what the plan says and that a second rewrite changes nothing."""
     loaded = load_text(text, directory)
     loaded.deployment.next_n = next_n
-    plan = plan_for(loaded, targets)
-    assert plan.prefetch
-    result = prefetch_source(loaded, plan)
+    plan = plan_for(loaded, targets, scopes=scopes, exe_mode=exe_mode)
+    assert plan.prefetch or plan.scopes
+    result = source.rewrite(loaded, plan)
     check(loaded, plan, result, directory)
     return result.after
 
@@ -100,16 +134,56 @@ def check(loaded: Any, plan: Plan, result: SourceResult, directory: Path) -> Non
     rewritten = load_rewritten(loaded, result, directory / "rewritten")
     baseline = loaded.run()
     for enabled in (False, True):
-        module = loaded.rebuild(rewritten, enable_prefetch=enabled)
+        switches = {**source.switches(plan, enabled), "exe_mode": plan.exe_mode, "enable_multi_stream": 1}
+        module = loaded.rebuild(rewritten, **switches)
         assert list(module.state_dict()) == list(loaded.module.state_dict())
         prefilled: list[int] = []
-        with observe() as calls:
-            outputs = loaded.run(module, before_decode=lambda calls=calls, seen=prefilled: seen.append(len(calls)))
+        with observe() as calls, followed(module) as seen:
+
+            def note(calls: list = calls, seen: list = seen, prefilled: list[int] = prefilled) -> None:
+                prefilled.append(len(calls) + len(opened(seen)))
+
+            outputs = loaded.run(module, before_decode=note)
         assert all(map(torch.equal, baseline, outputs))
-        assert prefilled == [0], "a call in prefill"
+        assert prefilled == [0], "a call or a scope in prefill"
         names = {parameter.data_ptr(): name for name, parameter in module.named_parameters(remove_duplicate=False)}
         issued = [(names[call.weight.data_ptr()], call.max_size, call.offset) for call in calls]
         planned = [(p.weight, p.max_size, p.offset) for p in plan.prefetch]
         assert issued == (planned * 3 if enabled else [])
+        assert opened(seen) == (list(plan.scopes) * 3 if enabled else [])
     again = type(loaded)(**{**vars(loaded), "module": module, "python_module": rewritten})
-    assert prefetch_source(again, plan).diff == ""
+    assert source.rewrite(again, plan).diff == ""
+
+
+@contextmanager
+def followed(module: nn.Module) -> Iterator[list[Any]]:
+    """Scopes and module calls (`(fqn, entered)`) in the order in which they happen."""
+    handles, seen = [], []
+    for name, child in module.named_modules():
+        handles.append(child.register_forward_pre_hook(lambda m, a, name=name: seen.append((name, True))))
+        leave = child.register_forward_hook(lambda m, a, out, name=name: seen.append((name, False)), prepend=True)
+        handles.append(leave)
+    with observe_scopes(seen):
+        yield seen
+    for handle in handles:
+        handle.remove()
+
+
+def opened(seen: list[Any]) -> list[Scope]:
+    """The scopes, each with the first module that was entered and the last that was left inside."""
+    scopes: list[Scope] = []
+    inside: list[tuple[str, bool]] | None = None
+    for event in seen:
+        if not isinstance(event, ScopeEvent):
+            if inside is not None:
+                inside.append(event)
+        elif event.opened:
+            assert inside is None, "a scope in a scope"
+            inside = []
+        else:
+            assert inside and inside[0][1] and not inside[-1][1], f"{event.label} cuts a module"
+            options = tuple(tuple(option.split("=")) for option in event.options.split(":") if option)
+            scopes.append(Scope(event.label, options, inside[0][0], inside[-1][0]))  # type: ignore[arg-type]
+            inside = None
+    assert inside is None, "a scope is left open"
+    return scopes
