@@ -1,6 +1,7 @@
 """The console script: parse, dispatch, print. Results go to stdout, everything else to stderr."""
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     out = sys.stdout
     as_json = _wants_json(words)
+    if isinstance(out, io.TextIOWrapper):  # a terminal or a path of another encoding is no reason to end
+        out.reconfigure(errors="backslashreplace")
     try:
         # Libraries print to stdout too; it belongs to the result alone.
         with contextlib.redirect_stdout(sys.stderr):
@@ -164,7 +167,8 @@ def _refusal(refused: RefusedError) -> dict[str, Any]:
 
 def _print(outcome: Outcome, as_json: bool, out: TextIO) -> None:
     if as_json:
-        out.write(json.dumps(outcome.data, ensure_ascii=False, indent=1, default=str) + "\n")
+        ascii_only = (out.encoding or "").lower().replace("-", "") != "utf8"
+        out.write(json.dumps(outcome.data, ensure_ascii=ascii_only, indent=1, default=str) + "\n")
         return
     for problem in outcome.problems:
         say(str(problem))
@@ -177,5 +181,6 @@ def _print(outcome: Outcome, as_json: bool, out: TextIO) -> None:
         return
     from rich.console import Console
 
-    console = Console(file=out, width=None if out.isatty() else _PIPE_WIDTH, highlight=False)
+    known = out.isatty() or "COLUMNS" in os.environ
+    console = Console(file=out, width=None if known else _PIPE_WIDTH, highlight=False)
     console.print(outcome.view)

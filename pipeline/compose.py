@@ -6,6 +6,7 @@ unless the command line says otherwise.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from pipeline.config_files import CONF, check_groups, check_runtime, files_of, i
 from pipeline.overrides import GROUPS, UserOverride, did_you_mean
 from pipeline.yaml_source import YamlSource
 
+MOST_POINTS = 10_000
+_HOW = ("format", "trial", "sweep")
 SELECTED = ("model", "deployment", "hardware", "runtime")  # by the recipe
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "format": ("text", "json"),
@@ -95,6 +98,14 @@ def compose_points(
                 fix = "Add -m to run one trial per value; a list is written [a,b]."
                 message = f"`{override.typed}` has more than one value, and this is no sweep"
                 problems.append(Problem("error", "sweep-without-m", message, fix, override.key))
+    size = math.prod(len(o.values) or 1 for o in overrides)
+    if size > MOST_POINTS:
+        fix = "Sweep fewer values, or split the sweep."
+        problems.append(Problem("error", "grid-too-large", f"{size:,} trials, and {MOST_POINTS:,} are the most", fix))
+    swept = [o for o in overrides if o.is_sweep and o.key.partition(".")[0] in _HOW]
+    for override in swept if sweep else ():
+        message = f"`{override.key}` does not change a trial's result, so it can't be swept"
+        problems.append(Problem("error", "not-sweepable", message, "Give one value.", override.key))
     if problems:
         return [], problems
     points: list[GridPoint] = []

@@ -28,7 +28,8 @@ def write_text(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        # A path may hold bytes that are no text (another locale): they are shown, and never an error.
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -181,7 +181,10 @@ def _compare(before: Path, after: Path, tolerance: float) -> list[dict[str, Any]
     diffs = [_text(folder / "patch.diff") for folder in (before, after)]
     if diffs[0] != diffs[1]:
         found.append(_difference("diff", "patch.diff", *(f"{len(d.splitlines())} lines" for d in diffs)))
-    old, new = (dict(_leaves(outputs.read_json(folder / "metrics.json") or {})) for folder in (before, after))
+    metrics = [outputs.read_json(folder / "metrics.json") for folder in (before, after)]
+    if not isinstance(metrics[0], dict):
+        return [*found, _difference("metrics", "metrics.json is missing or is no JSON object", None, None)]
+    old, new = (dict(_leaves(m or {})) for m in metrics)
     for key in sorted(set(old) | set(new)):
         if not _equal(old.get(key), new.get(key), tolerance):
             found.append(_difference("metrics", key, old.get(key), new.get(key)))

@@ -1,5 +1,7 @@
 """The entry point: what is typed, what is refused, what goes to which stream."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -224,3 +226,20 @@ def test_help_and_the_config_groups_need_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "longcat_flash/decode_prefetch" in done.stdout
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {}])
+def test_any_locale_and_any_working_directory_will_do(tmp_path: Path, locale: dict[str, str]):
+    folder = tmp_path / "\u00e9 \udcff"  # the second byte is no UTF-8
+    folder.mkdir()
+    root = Path(__file__).resolve().parents[2]
+    for words in (["list", "recipes"], ["list", "format=json"], ["recipe=\u914d\u65b9", "format=json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", *words],
+            env={**os.environ, **locale, "PYTHONPATH": str(root)},
+            cwd=folder,
+            capture_output=True,
+        )
+        assert b"Traceback" not in done.stderr and done.returncode == (2 if "recipe" in words[0] else 0)
+        if "format=json" in words:
+            json.loads(done.stdout.decode("utf-8"))

@@ -99,3 +99,13 @@ def test_a_bad_interpolation_is_worded(folders: tuple[Path, ...]):
 
 def test_options_of_a_group_with_its_folders(folders: tuple[Path, ...]):
     assert {"toy/decode", "toy/child", "longcat_flash/decode_prefetch"} <= set(options("recipe", folders))
+
+
+def test_a_grid_beyond_reason_is_refused_before_it_is_composed(folders: tuple[Path, ...]):
+    words = ["recipe.prefetch.coefficient=range(0.0001,1,0.0001)", "deployment.batch_size=range(1,1000)"]
+    assert codes(folders, RECIPE, *words) == ["grid-too-large"]
+
+
+@pytest.mark.parametrize("words", ["format=text,json", "trial.timeout=1,2", "sweep.fail_fast=true,false"])
+def test_what_does_not_decide_the_result_is_not_swept(folders: tuple[Path, ...], words: str):
+    assert codes(folders, RECIPE, words) == ["not-sweepable"]

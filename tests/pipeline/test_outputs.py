@@ -96,3 +96,9 @@ def test_half_a_line_left_by_a_crash_is_skipped(tmp_path: Path):
 def test_a_sweep_directory_has_one_owner(tmp_path: Path):
     with Ledger(tmp_path).owned(), pytest.raises(RefusedError, match="another process"), Ledger(tmp_path).owned():
         pass
+
+
+def test_a_path_that_is_no_text_is_written_as_an_escape(tmp_path: Path):
+    outputs.write_json(tmp_path / "f.json", {"command": "a\udcc3b"})
+    assert outputs.read_json(tmp_path / "f.json") == {"command": "a\udcc3b"}
+    assert "udcc3" in (tmp_path / "f.json").read_text(encoding="utf-8")

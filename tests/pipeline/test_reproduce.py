@@ -110,3 +110,11 @@ def test_reproducing_writes_nothing_here(app: App, trial: Path):
     before = app.written
     app("reproduce", str(trial))
     assert app.written == before
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_metrics_that_cannot_be_read_are_one_difference(app: App, trial: Path, text: str | None):
+    (trial / "metrics.json").unlink()
+    if text is not None:
+        (trial / "metrics.json").write_text(text)
+    assert differences(app, trial) == ["metrics"]
