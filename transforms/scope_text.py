@@ -56,11 +56,11 @@ def find_region(
     inside = _body(block)
     if isinstance(parent, cst.With) and (inside[0], inside[-1]) == (first, last) and not parent.asynchronous:
         region.around = parent
+    _refuse_others(function, statement, region)
     if not statement.loop:
         _refuse_more(begins, first, statement.first.fqn, before=True)
         _refuse_more(ends, last, statement.last.fqn, before=False)
     _refuse_exits(region, begin, end)
-    _refuse_others(function, statement, region)
     return region
 
 
