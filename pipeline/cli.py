@@ -1,6 +1,7 @@
 """The console script: parse, dispatch, print. Results go to stdout, everything else to stderr."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -16,6 +17,8 @@ from pipeline.progress import say
 
 # Wide enough for the sweep table where the width of the terminal is not known (a pipe, a CI log).
 _PIPE_WIDTH = 200
+# Trouble of the place where results go, not ours.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES)
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; a sweep goes on with the same command (finished trials are taken over)")
         outcome = Outcome(1, {"status": "failed", "error": "interrupted"}, None)
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            outcome = _our_bug(error)
+        else:
+            say(f"can't go on: {error}")
+            outcome = Outcome(1, {"status": "failed", "error": str(error)}, None)
     except Exception as error:
-        traceback.print_exc()
-        say("this is a bug of npu-recipes, not of your input; please report it with the lines above")
-        message = f"{type(error).__name__}: {error}"
-        outcome = Outcome(1, {"status": "failed", "error": message, "traceback": traceback.format_exc()}, None)
+        outcome = _our_bug(error)
     try:
         _print(outcome, as_json, out)
         out.flush()
     except BrokenPipeError:  # the reader (head, less) has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     return outcome.code
+
+
+def _our_bug(error: Exception) -> Outcome:
+    traceback.print_exc()
+    say("this is a bug of npu-recipes, not of your input; please report it with the lines above")
+    message = f"{type(error).__name__}: {error}"
+    return Outcome(1, {"status": "failed", "error": message, "traceback": traceback.format_exc()}, None)
 
 
 def _dispatch(words: Sequence[str]) -> Outcome:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,8 +199,12 @@ def _run_sweep(
         trials = [_collect(key, point, directory, returned, ledger, lost) for key, point in pairs]
         status = sweep_status(trials)
         result = RunResult(directory, trials, status, True, checked.warnings, heading(checked.points))
-        write_report(result, command_line(list(words)))
-        ledger.finish(status)
+        try:
+            write_report(result, command_line(list(words)))
+            ledger.finish(status)
+        except OSError as error:  # a full disk: what was found is still printed
+            say(f"the report of the sweep can't be written: {error}")
+            result = replace(result, status="partial" if status == "ok" else status)
     return result
 
 
@@ -221,11 +225,12 @@ def _collect(
     if lost == INTERRUPTED and not place.exists():
         verdict = {"outcome": "not_run", "reason": lost}
         return {**label, "key": key, "output_dir": str(place), "status": "queued", "verdict": verdict, **empty}
-    if ledger.states().get(key) in ("queued", "running"):
-        ledger.move(key, "failed", error=error)
-    if status.get("status") != "failed":
-        place.mkdir(exist_ok=True)
-        outputs.write_status(place, "failed", key=key, stage="launch", error=error)
+    with contextlib.suppress(OSError):  # where nothing can be written, the result says it at least
+        if ledger.states().get(key) in ("queued", "running"):
+            ledger.move(key, "failed", error=error)
+        if status.get("status") != "failed":
+            place.mkdir(exist_ok=True)
+            outputs.write_status(place, "failed", key=key, stage="launch", error=error)
     verdict = {"outcome": "failed", "reason": error}
     return {**label, "key": key, "output_dir": str(place), "status": "failed", "verdict": verdict, **empty}
 

@@ -1,6 +1,7 @@
 """Sweeps: Hydra jobs that never take the sweep down, that are not run twice, and that leave a report."""
 
 import csv
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import outputs
 from pipeline.ledger import Ledger
 from pipeline.outputs import read_json
 from tests.pipeline.cli_fixtures import RECIPE, App
@@ -133,6 +135,30 @@ def test_an_interrupted_sweep_goes_on_with_the_same_command(app: App):
     app.on_trial = lambda config: None
     assert app(*GRID, JSON).json["status"] == "ok"
     assert [coefficient(c) for c in app.trials] == [0.5, 0.7, 0.7, 1.0]
+
+
+def test_a_disk_that_fills_up_costs_neither_the_results_nor_a_traceback(app: App, monkeypatch: pytest.MonkeyPatch):
+    write = outputs.write_text
+
+    def full(path: Path, text: str) -> None:
+        if app.trials and coefficient(app.trials[-1]) == 0.7:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, text)
+
+    monkeypatch.setattr(outputs, "write_text", full)
+    result = app(*GRID, JSON)
+    assert result.code == 1 and result.json["status"] == "partial" and "No space left" in result.err
+    assert [t["status"] for t in result.json["trials"]] == ["ok", "failed", "failed"]
+    assert "Traceback" not in result.err
+
+
+def test_a_single_run_on_a_full_disk_says_so(app: App, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(outputs, "write_text", full)
+    result = app(RECIPE, JSON)
+    assert result.code == 1 and "No space left" in result.json["error"] and "Traceback" not in result.err
 
 
 def test_an_interrupted_sweep_reports_what_is_finished(app: App):
