@@ -232,6 +232,9 @@ class FileRewrite:
         wanted = sorted(self._helpers - self.source.top_level_names)
         if not wanted:
             return
+        if "join_prefetch" in wanted and "npu_prefetch" not in wanted:
+            name = self.source.path.name
+            raise NotPlaceable(f"{name} has an npu_prefetch of its own, whose stream for npugraph_ex is not known")
         imports = [node for node in self.source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         if not imports:
             raise NotPlaceable(f"{self.source.path.name} imports nothing, not even torch")

@@ -1,0 +1,165 @@
+"""SuperKernel scopes, alone and with prefetches, on the NPU-shaped models and on transformers' models."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from models.loading import LoadedModel, load, load_deployment, load_spec
+from models.superkernel import superkernel_scope
+from tests.transforms import real_models
+from tests.transforms.real_models import TARGETS, make_plan
+from tests.transforms.test_npu_models import PROJECT, targets_of
+from tests.transforms.text_models import check, followed, make_scopes, opened
+from transforms.plan import Plan
+from transforms.realisation import SourceResult
+from transforms.source import load_rewritten, rewrite
+from transforms.wrap import wrap
+
+LONGCAT = ("longcat_flash", "longcat_a3_ep128", "longcat_flash/decode_prefetch")
+DEEPSEEK = ("deepseek_v3", "deepseek_a3_ep128", "deepseek_v3/decode_prefetch")
+L = "layers.{i}."
+CASES: dict[str, tuple[tuple[str, str, str], list[tuple[str, str, str]]]] = {
+    "the reference's three": (
+        LONGCAT,
+        [
+            ("prior_{i}", f"{L}input_layernorm.0", f"{L}post_attention_layernorm.0"),
+            ("moe_{i}", f"{L}mlp", f"{L}mlp"),
+            ("main_{i}", f"{L}mlps.0", f"{L}mlps.1"),
+        ],
+    ),
+    "decoder layers": (LONGCAT, [("decoder_layers", "layers.0", "layers.2")]),
+    "two attentions": (LONGCAT, [(f"attention_{{i}}_{k}", f"{L}self_attn.{k}", f"{L}self_attn.{k}") for k in (0, 1)]),
+    "only layers with experts": (DEEPSEEK, [("moe_{i}", f"{L}mlp.gate", f"{L}mlp.experts")]),
+    "inside the attention": (
+        ("qwen3", "qwen3_a2_tp1", "qwen3/decode_prefetch"),
+        [("attention_{i}", f"{L}self_attn.qkv_proj", f"{L}self_attn.o_proj")],
+    ),
+}
+_cache: dict[str, tuple[LoadedModel, Plan, SourceResult]] = {}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[LoadedModel, Plan, SourceResult]:
+    return realised(request.param)
+
+
+def realised(name: str) -> tuple[LoadedModel, Plan, SourceResult]:
+    if name not in _cache:
+        (model, deployment, recipe), scopes = CASES[name]
+        loaded = load(load_spec(model), load_deployment(deployment), "ge_graph", "tiny")
+        plan = replace(make_plan(loaded, targets_of(loaded, recipe)), scopes=make_scopes(loaded, scopes))
+        _cache[name] = (loaded, plan, rewrite(loaded, plan))
+    return _cache[name]
+
+
+def test_both_levers_in_one_rewrite_do_what_is_planned(
+    case: tuple[LoadedModel, Plan, SourceResult], tmp_path: Path
+) -> None:
+    loaded, plan, result = case
+    assert plan.scopes and plan.prefetch
+    check(loaded, plan, result, tmp_path)
+
+
+def test_scopes_alone_do_too(case: tuple[LoadedModel, Plan, SourceResult], tmp_path: Path) -> None:
+    loaded, plan, _ = case
+    alone = replace(plan, prefetch=())
+    result = rewrite(loaded, alone)
+    check(loaded, alone, result, tmp_path)
+    assert "prefetch" not in "".join(line for line in result.diff.splitlines() if line.startswith("+"))
+
+
+def test_the_rewritten_file_is_clean_and_patch_takes_it_back(
+    case: tuple[LoadedModel, Plan, SourceResult], tmp_path: Path
+) -> None:
+    _, _, result = case
+    target = tmp_path / "models" / result.path.name
+    target.parent.mkdir()
+    target.write_text(result.after)
+    config = ["--config", str(PROJECT / "pyproject.toml")]
+    for command in (["format", "--check"], ["check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *command, *config, str(target)], capture_output=True)
+        assert done.returncode == 0, done.stdout.decode()
+    subprocess.run(["patch", "-p1", "-s", "-R"], input=result.diff, text=True, cwd=tmp_path, check=True)
+    assert target.read_text() == result.before
+
+
+def test_wrap_opens_the_same_scopes_and_can_be_undone(case: tuple[LoadedModel, Plan, SourceResult]) -> None:
+    loaded, plan, _ = case
+    keys, baseline = list(loaded.module.state_dict()), loaded.run()
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in loaded.module.modules()]
+    with wrap(loaded, plan) as module, followed(module) as seen:
+        assert list(module.state_dict()) == keys
+        assert all(map(torch.equal, baseline, loaded.run()))
+    assert opened(seen) == list(plan.scopes) * 3
+    assert [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in loaded.module.modules()] == hooks
+
+
+@pytest.mark.parametrize("realisation", ["source", "wrap"])
+def test_a_compiled_decode_step_opens_and_closes_them_in_order(realisation: str, tmp_path: Path) -> None:
+    loaded, plan, result = realised("the reference's three")
+    if realisation == "source":
+        module: Any = loaded.rebuild(load_rewritten(loaded, result, tmp_path), enable_superkernel=True)
+    else:
+        module = wrap(loaded, plan).module
+        del _cache["the reference's three"]
+    found: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list) -> Any:
+        scopes = (
+            node
+            for node in graph.graph.nodes
+            if "npu_recipes_scope" in str(getattr(node.target, "__module__", "")) + str(node.target)
+        )
+        found[:] = [f"{'open' if 'open' in str(node.target) else 'close'} {node.args[0]}" for node in scopes]
+        return graph.forward
+
+    torch._dynamo.reset()
+    eager = loaded.decode_once(module)
+    compiled = loaded.decode_once(torch.compile(module, fullgraph=True, backend=backend, dynamic=False))
+    assert torch.equal(eager, compiled)
+    assert found == [f"{what} {scope.label}" for scope in plan.scopes for what in ("open", "close")]
+
+
+def test_the_diff_of_a_whole_body_is_one_more_context() -> None:
+    _, _, result = realised("the reference's three")
+    after = result.after
+    assert 'two_streams),\n            superkernel_scope(superkernel, f"main_{self.layer_idx}", ' in after
+    assert 'superkernel_scope(superkernel, f"moe_{self.layer_idx}", "stream-fusion=1"),\n            ):' in after
+
+
+# ------------------------------------------------------------------------------------------------ transformers' models
+
+REAL = {
+    "llama": [("attention_{i}", f"{L}input_layernorm", f"{L}self_attn")],
+    "qwen3_moe": [("decode_layers", "layers.0", "layers.2")],
+    "deepseek_v3": [("moe_{i}", f"{L}mlp.gate", f"{L}mlp.experts")],
+    "longcat_flash": [
+        ("prior_{i}", f"{L}input_layernorm.0", f"{L}post_attention_layernorm.0"),
+        ("moe_{i}", f"{L}mlp", f"{L}mlp"),
+        ("main_{i}", f"{L}mlps.0", f"{L}mlps.1"),
+    ],
+}
+
+
+@pytest.fixture
+def torchair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What files of other trees call, made of our stand-in."""
+    stand_in = ModuleType("torchair")
+    stand_in.scope = SimpleNamespace(super_kernel=lambda scope, options: superkernel_scope(True, scope, options))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchair", stand_in)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_files_of_other_trees_get_a_helper_of_their_own(name: str, torchair: None, tmp_path: Path) -> None:
+    loaded = real_models.load(name)
+    plan = replace(make_plan(loaded, TARGETS[name]), scopes=make_scopes(loaded, REAL[name]))
+    assert plan.scopes
+    result = rewrite(loaded, plan)
+    check(loaded, plan, result, tmp_path)
+    assert result.after.count("def superkernel_scope(") == result.after.count("def check_superkernel(") == 1
