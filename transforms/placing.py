@@ -7,16 +7,15 @@ the first that has the weight below it, else the outermost; spots move inwards a
 
 import inspect
 import math
-import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from models.problems import Problem, RefusedError
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.plan import Plan, Prefetch
 from transforms.reaching import Link, Mark, NotPlaceable, Reach, condition, is_below, reach
 from transforms.recording import Call, Recording, Site, Tensor
+from transforms.refusals import Refusals
 
 Where = Literal["before", "entry", "return", "after"]
 
@@ -109,37 +108,6 @@ def place(recording: Recording, plan: Plan) -> list[Statement]:
     statements = _statements(recording, plan, chosen, refusals)
     refusals.raise_if_any()
     return statements
-
-
-class Refusals:
-    """Collects reasons; the same reason for several layers is one problem."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[str, list[int]]] = {}
-
-    def add(self, entry: Prefetch, reason: object) -> None:
-        text = str(reason)
-        key = (entry.target, re.sub(r"\d+", "#", text))
-        self._found.setdefault(key, (text, []))[1].append(entry.layer)
-
-    def problems(self) -> list[Problem]:
-        problems = []
-        for (target, _), (reason, layers) in self._found.items():
-            where = f"layer {layers[0]}" + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")
-            problems.append(
-                Problem(
-                    "error",
-                    "not-placeable",
-                    f"{target} ({where}): {reason}",
-                    "Choose another dependency for this target, leave it out, or use transform=wrap.",
-                    f"recipe.prefetch.targets.{target}",
-                )
-            )
-        return problems
-
-    def raise_if_any(self) -> None:
-        if self._found:
-            raise RefusedError(self.problems())
 
 
 def _choose(recording: Recording, plan: Plan, refusals: Refusals) -> dict[Prefetch, Spot]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from transforms import layout
 from transforms.helpers import module_of, text_of
+from transforms.levers import PREFETCH, SUPERKERNEL, Lever
 from transforms.phase import NoPhase, phase_condition
 from transforms.placing import Statement
 from transforms.reaching import NEXT_LAYER, Link, Mark, NotPlaceable, attribute
 from transforms.recording import Recording
-from transforms.rewriting import PREFETCH, SUPERKERNEL, FunctionRewrite, Lever
+from transforms.rewriting import FunctionRewrite
 from transforms.scoping import LayerIndex, ScopeStatement
 from transforms.source_file import SourceFile, parameters
 

@@ -1,45 +1,22 @@
 """Statements -> new text of one function. Every edit is an `ensure`: what is there already is not written again."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 import libcst as cst
 
 from transforms import layout
 from transforms.hoisting import NotHoistable, StatementEdit
+from transforms.levers import PREFETCH, SUPERKERNEL, Lever
 from transforms.placing import Statement
 from transforms.reaching import NotPlaceable
+from transforms.reading import count_returns, prefetch_calls
 from transforms.recording import Site
-from transforms.scope_text import HELPER, Region, find_region, has_already, with_context, wrapped
+from transforms.replacement import Replacement
+from transforms.scope_text import HELPER, Region, find_region, has_already, wrapped
 from transforms.scoping import ScopeStatement
 from transforms.signatures import with_parameters
 from transforms.source_file import ParsedFunction
-
-
-@dataclass(frozen=True)
-class Lever:
-    """How the source names a lever.
-
-    Attributes:
-        name: of the attribute that holds the switch.
-        passed: the parameter of functions that can't tell the phase themselves.
-    """
-
-    name: str
-    passed: str
-
-    @property
-    def switch(self) -> str:
-        return f"self.{self.name}"
-
-    @property
-    def guard_names(self) -> tuple[str, ...]:
-        return (self.passed, f"{self.passed}_now", f"npu_{self.passed}_now")
-
-
-PREFETCH = Lever("enable_prefetch", "prefetch")
-SUPERKERNEL = Lever("enable_superkernel", "superkernel")
 
 
 class FunctionRewrite:
@@ -59,7 +36,7 @@ class FunctionRewrite:
         self._inserted: dict[int, list[str]] = {}  # index in the body -> lines in front of it
         self._header = function.node
         self._accepted: list[str] = []
-        self._existing = _prefetch_calls(function)
+        self._existing = prefetch_calls(function)
         self._regions: dict[int, Region] = {}  # id of the scope's statement
         if not isinstance(function.node.body, cst.IndentedBlock):
             raise NotPlaceable(f"the body of {function.node.name.value} is on the line of its def")
@@ -227,7 +204,7 @@ class FunctionRewrite:
     def code(self) -> str:
         """The function's new lines."""
         edited = {key: (edit.statements(), len(edit.before) + 1) for key, edit in self._edits.items()}
-        replace = _Replace(self.function, edited, list(self._regions.values()), self.width)
+        replace = Replacement(self.function, edited, list(self._regions.values()), self.width)
         items: list[tuple[cst.BaseStatement, list[cst.BaseStatement], int]] = []
         for index, statement in enumerate(self.body):
             items += [(new, [new], 1) for new in self._new_at(index)]
@@ -275,7 +252,7 @@ class FunctionRewrite:
 
     def _only_return(self) -> cst.SimpleStatementLine:
         last = self.body[-1]
-        if _count_returns(self.function.node) != 1 or not isinstance(last, cst.SimpleStatementLine):
+        if count_returns(self.function.node) != 1 or not isinstance(last, cst.SimpleStatementLine):
             raise NotPlaceable(f"{self.function.node.name.value} does not end in its only return")
         if len(last.body) != 1 or not isinstance(last.body[0], cst.Return) or last.body[0].value is None:
             raise NotPlaceable(f"{self.function.node.name.value} does not end in its only return")
@@ -357,72 +334,9 @@ class FunctionRewrite:
         return self._code(statement).partition("  #")[0] == f"{name} = {expression}"
 
 
-class _Replace(cst.CSTTransformer):
-    """The statements of nested blocks, replaced and wrapped."""
-
-    def __init__(
-        self,
-        function: ParsedFunction,
-        edited: dict[int, tuple[list[cst.BaseStatement], int]],
-        regions: list[Region],
-        width: int,
-    ) -> None:
-        super().__init__()
-        self.function, self.edited, self.regions, self.width = function, edited, regions, width
-
-    def statement(self, original: cst.BaseStatement) -> tuple[list[cst.BaseStatement], int]:
-        """What it becomes, and how many of these statements are not behind it."""
-        if id(original) in self.edited:
-            return self.edited[id(original)]
-        return [cst.ensure_type(original.visit(self), cst.BaseStatement)], 1
-
-    def of(self, block: cst.CSTNode) -> list[Region]:
-        return [region for region in self.regions if region.block is block]
-
-    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> bool:
-        return False  # its statements are visited one by one
-
-    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
-        items = [(statement, *self.statement(statement)) for statement in original_node.body]
-        regions = [region for region in self.of(original_node) if not self._is_joined(region)]
-        if all(len(new) == 1 and new[0] is old for old, new, _ in items) and not regions:
-            return updated_node
-        return updated_node.with_changes(body=wrapped(self.function, items, regions))
-
-    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> cst.With:
-        for region in self.regions:
-            if region.around is original_node and self._is_joined(region):
-                return with_context(self.function, original_node, updated_node, region.head[-1], self.width)
-        return updated_node
-
-    def _is_joined(self, region: Region) -> bool:
-        """Whether the `with` around it opens the scope, too. Not if a prefetch of the last module has to be outside."""
-        after = self.edited.get(id(region.last))
-        return region.around is not None and (after is None or len(after[0]) == after[1])
-
-
 def _sizes(statement: Statement) -> list[str]:
     return [layout.size(statement.max_size)] + ([layout.size(statement.offset)] if statement.offset else [])
 
 
-def _prefetch_calls(function: ParsedFunction) -> dict[tuple[str, str], list[list[str]]]:
-    """(weight, dependency) -> size, and offset if given, of each call that is in the function already."""
-    found: dict[tuple[str, str], list[list[str]]] = {}
-    for node in function.positions:
-        if isinstance(node, cst.Call) and len(node.args) >= 4:
-            name = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
-            if isinstance(name, cst.Name) and name.value == "npu_prefetch":
-                weight, dependency, *sizes = (function.code_of(argument.value) for argument in node.args[1:])
-                found.setdefault((weight, dependency), []).append(sizes)
-    return found
-
-
 def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
     return [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
-
-
-def _count_returns(node: cst.CSTNode) -> int:
-    if isinstance(node, cst.Return):
-        return 1
-    inner = (c for c in node.children if not isinstance(c, cst.FunctionDef | cst.Lambda | cst.ClassDef))
-    return sum(_count_returns(child) for child in inner)

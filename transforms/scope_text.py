@@ -106,8 +106,7 @@ def wrapped(
     open_region: Region | None = None
     for original, new, main in items:
         for position in range(len(new) + 1):
-            ends = open_region is not None and original is open_region.last
-            if ends and position == (main if open_region.end is None else open_region.end):
+            if open_region is not None and original is open_region.last and position == _end(open_region, main):
                 out += _below(function, open_region.head, held)
                 open_region, held = None, []
             for region in regions:
@@ -118,6 +117,10 @@ def wrapped(
             if position < len(new):
                 (out if open_region is None else held).append(new[position])
     return out
+
+
+def _end(region: Region, main: int) -> int:
+    return main if region.end is None else region.end
 
 
 def _below(function: ParsedFunction, head: Sequence[str], held: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:

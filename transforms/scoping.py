@@ -9,12 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.problems import Problem
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.placing import Guard, in_loop, only_call
 from transforms.plan import Plan, Scope
 from transforms.reaching import NEXT_LAYER, Link, Mark, NotPlaceable, complete, join, role, tell_by_type
 from transforms.recording import Call, Recording
+from transforms.refusals import ScopeRefusals
 
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_index")
 
@@ -72,29 +72,6 @@ class ScopeStatement:
     def function(self) -> str:
         assert self.first.site is not None
         return self.first.site.function
-
-
-class ScopeRefusals:
-    """Collects reasons; the same reason for the scopes of several layers is one problem."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[str, list[str]]] = {}
-
-    def add(self, scope: Scope, reason: object) -> None:
-        key = (re.sub(r"\d+", "#", scope.label), re.sub(r"\d+", "#", str(reason)))
-        self._found.setdefault(key, (str(reason), []))[1].append(scope.label)
-
-    def problems(self) -> list[Problem]:
-        return [
-            Problem(
-                "error",
-                "not-placeable",
-                f"scope {labels[0]}{f' and {len(labels) - 1} more' if len(labels) > 1 else ''}: {reason}",
-                "Choose another strategy, other first and last modules, or use transform=wrap.",
-                "recipe.superkernel",
-            )
-            for reason, labels in self._found.values()
-        ]
 
 
 def place_scopes(recording: Recording, plan: Plan, refusals: ScopeRefusals) -> list[ScopeStatement]:
@@ -256,11 +233,11 @@ def _guard(recording: Recording, first: Call) -> tuple[Guard, int | str | None]:
             except NoPhase:
                 pass
         for tensor in first.inputs:
-            shapes = [
+            prefill, decode = (
                 [t.shape for c in step.by_module.get(first.fqn, []) for t in c.inputs if t.position == tensor.position]
                 for step in (recording.prefill, recording.decode)
-            ]
-            dimension = sequence_dimension(*shapes, recording.tokens)
+            )
+            dimension = sequence_dimension(prefill, decode, recording.tokens)
             if dimension is not None:
                 return Guard("local", length_test("", dimension, recording.tokens)), tensor.position
         raise reason

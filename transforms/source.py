@@ -9,14 +9,15 @@ from typing import Any
 from torch import nn
 
 from models.problems import Problem, RefusedError
-from transforms.placing import Refusals, Statement, place
+from transforms.levers import PREFETCH, SUPERKERNEL
+from transforms.placing import Statement, place
 from transforms.plan import Plan
 from transforms.plumbing import FileRewrite
 from transforms.reaching import NotPlaceable
 from transforms.realisation import Realisation, SourceResult
 from transforms.recording import Recording, record
-from transforms.rewriting import PREFETCH, SUPERKERNEL
-from transforms.scoping import ScopeRefusals, ScopeStatement, place_scopes
+from transforms.refusals import Refusals, ScopeRefusals
+from transforms.scoping import ScopeStatement, place_scopes
 from transforms.siblings import load_sibling
 from transforms.source_file import lines_of
 
