@@ -140,6 +140,26 @@ def check_model(recipe: Recipe, model: str) -> list[Problem]:
     return report.problems
 
 
+def check_coefficient(recipe: Recipe) -> list[Problem]:
+    """Warn where `recipe.prefetch.coefficient` of the command line does not reach: targets with their own one."""
+    report = recipe.reporter()
+    key = "recipe.prefetch.coefficient"
+    if not report.overridden(key):
+        return report.problems
+    held = [t for t in recipe.prefetch.active if t.coefficient is not None and t.max_size is None]
+    held = [t for t in held if not report.overridden(f"{t.key}.coefficient")]
+    if held:
+        own = "a coefficient of its own" if len(held) == 1 else "coefficients of their own"
+        names = ", ".join(f"`{t.name}` ({t.coefficient})" for t in held)
+        report.warn(
+            "coefficient-not-reached",
+            key,
+            f"the coefficient of the command line does not move {names}, with {own} in the recipe",
+            "To move them along, add " + " ".join(f"'{t.key}.coefficient=${{{key}}}'" for t in held) + ".",
+        )
+    return report.problems
+
+
 def check_mode(recipe: Recipe, exe_mode: str, multi_stream: int) -> list[Problem]:
     """What the execution mode and the deployment's multi-stream switch allow of prefetch.
 
@@ -170,7 +190,8 @@ def check_mode(recipe: Recipe, exe_mode: str, multi_stream: int) -> list[Problem
         report.warn(
             "eager-prefetch",
             "runtime.exe_mode",
-            "prefetch in eager mode is for testing only: the host cannot issue calls fast enough to gain",
+            "prefetch in eager mode is for testing only: the host cannot issue calls fast enough to gain; the forecast "
+            "keeps the baseline of a graph (no host time per kernel), so its percentages are not those of an eager step",
             "Choose runtime=ge_graph or runtime=npugraph_ex for performance.",
         )
     elif active and exe_mode != "aclgraph" and multi_stream == 0:

@@ -31,6 +31,11 @@ class Reporter:
         """Report what is shown beside the result."""
         self._add("warning", code, key, message, fix)
 
+    def overridden(self, key: str) -> bool:
+        """Whether the file holds no such value, or another one: then it comes from the command line."""
+        value = _look_up(self.data, key.partition(".")[2])
+        return self.source is not None and value is not MISSING and self.source.place(key, value)[0] is None
+
     def _add(self, severity: Literal["error", "warning"], code: str, key: str, message: str, fix: str) -> None:
         file, line = self._place(key)
         if file is None and code == "missing-key":

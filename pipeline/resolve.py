@@ -13,7 +13,7 @@ from pipeline.advice import Limits, advise
 from pipeline.figures import Figure
 from pipeline.legality import Placement
 from pipeline.preconditions import Places, check_preconditions
-from pipeline.recipe import Recipe, Target, check_mode, check_model
+from pipeline.recipe import Recipe, Target, check_coefficient, check_mode, check_model
 from pipeline.reporter import Reporter
 from pipeline.scope_rows import ScopeMatch
 from pipeline.scopes import ScopeResolution, resolve_scopes
@@ -126,6 +126,7 @@ def resolve(
     report.problems += check_model(recipe, loaded.spec.name)
     report.problems += check_mode(recipe, mode, loaded.deployment.multi_stream)
     if sizes is None:
+        report.problems += check_coefficient(recipe)
         generation = machine.generation if machine is not None else None
         report.problems += check_preconditions(recipe, mode, generation, loaded.module, places)
     resolver = TargetResolver(recipe, loaded, workload, report, sizes)

@@ -328,6 +328,7 @@ def test_eager_is_a_warning() -> None:
     recipe, _ = parse_recipe({"name": "t", "model": "toy", "prefetch": {"targets": {"router": ROUTER}}})
     result = resolve(recipe, MODEL, STEP, exe_mode="eager")
     assert [(p.severity, p.code) for p in result.problems] == [("warning", "eager-prefetch")]
+    assert "not those of an eager step" in result.problems[0].message
     assert result.plan.exe_mode == "eager"
 
 
