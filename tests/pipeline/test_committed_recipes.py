@@ -224,6 +224,39 @@ def test_windows_shares_and_copies_with_a_machine() -> None:
     assert min(each) > 0
 
 
+def test_the_dense_recipe_hides_behind_what_leaves_hbm_free_and_does_not_cost_by_itself() -> None:
+    from pipeline.simulator import Baseline
+
+    machine = Machine.from_mapping(OmegaConf.to_container(OmegaConf.load(CONF / "hardware" / "atlas_a2.yaml")))  # type: ignore[arg-type]
+    result = resolved(QWEN, machine=machine)
+    assert result.problems == ()
+    assert [m.matched for m in result.matches] == [36, 36, 35]
+    assert [m.crosses for m in result.matches] == [("AddRmsNorm",), ("SwiGLU",), ("AddRmsNorm",)]
+    _, workload = model("qwen3", "qwen3_a2_tp1")
+    gain = Baseline(workload, machine.for_mode("ge_graph"), 64, 0).forecast(copies_of(result.plan, workload)).gain
+    assert gain.value > 0 and gain.high is not None and gain.high > 0
+
+
+def test_a_coefficient_of_the_command_line_does_not_move_a_target_with_its_own() -> None:
+    data = recipe_data(FFN)
+    loaded, step = model(data["model"], data["deployment"])
+
+    def said(**overrides: Any) -> list[Problem]:
+        data["prefetch"] |= overrides
+        recipe, problems = parse_recipe(data, YamlSource(CONF / "recipe" / f"{FFN}.yaml"))
+        assert problems == []
+        return [p for p in resolve(recipe, loaded, step).problems if p.code == "coefficient-not-reached"]
+
+    assert said() == said(coefficient=0.5) == []
+    (warning,) = said(coefficient=0.7)
+    assert (warning.severity, warning.key, warning.file) == ("warning", "recipe.prefetch.coefficient", None)
+    assert "`w2` (1.0)" in warning.message and "w13" not in warning.message
+    assert "recipe.prefetch.targets.w2.coefficient=${recipe.prefetch.coefficient}" in warning.fix
+    assert said(only=["w13_next"]) == []
+    data["prefetch"]["targets"]["w2"]["coefficient"] = 0.7
+    assert said(only=None) == []
+
+
 def test_resolving_the_full_plan_takes_less_than_half_a_second() -> None:
     resolved(LONGCAT)
     start = time.perf_counter()
