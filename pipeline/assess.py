@@ -94,7 +94,9 @@ def assess(
             _target(e, plan, rows.get(e.target), settings[e.target], per_target[e.target], loaded)
             for e in found.targets
         ],
-        verdict=modelled_verdict(forecast.gain, checklist, signals, numerics),
+        verdict=modelled_verdict(
+            forecast.gain, checklist, signals, numerics, empty=not plan.prefetch and not plan.scopes
+        ),
         checklist=checklist,
         hotspots=hotspots(workload, plan, forecast.baseline_step, machine.nominal()),
         superkernel=superkernel,

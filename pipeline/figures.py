@@ -6,6 +6,12 @@ from typing import Any, Literal
 Provenance = Literal["measured", "modelled"]
 
 
+def written(value: float, digits: int = 1, sign: bool = False) -> str:
+    """`1,234.5`, `+1.23`; a rounding residue is no change, so never `-0.00` or `+0.00`."""
+    text = format(value, f"{'+' if sign else ''},.{digits}f")
+    return text if any(c in "123456789" for c in text) else text.lstrip("+-")
+
+
 @dataclass(frozen=True)
 class Figure:
     """One reported number.

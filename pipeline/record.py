@@ -150,7 +150,7 @@ class Verdict:
         outcome: modelled `improved` / `undecided` / `worse`; measured `improved` / `no_significant_difference` /
             `degraded`; `failed` if a rung below performance failed; `not_run`.
         reason: one sentence, with the figures and whether they are modelled.
-        success: the two-of-four rule holds; None if fewer than two points could be answered.
+        success: the two-of-four rule holds; None if fewer than two points could be answered, or the plan is empty.
         met: ids of the points (of four) that hold.
         signals: the failure signals seen and the adjustment for each.
         provenance: `measured` or `modelled`.

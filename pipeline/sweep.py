@@ -246,7 +246,8 @@ def heading(points: Sequence[GridPoint]) -> str:
     words = []
     for group in ("recipe", "model", "deployment", "hardware", "runtime"):
         names = list(dict.fromkeys(point.choices[group] for point in points))
-        words.append(names[0] if len(names) == 1 else f"{len(names)} {group}s")
+        several = "kinds of hardware" if group == "hardware" else f"{group}s"
+        words.append(names[0] if len(names) == 1 else f"{len(names)} {several}")
     return f"{words[0]} on {', '.join(words[1:])}"
 
 

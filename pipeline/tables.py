@@ -7,6 +7,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.figures import written
+
 Trial = Mapping[str, Any]
 
 OUTCOMES = {
@@ -29,10 +31,9 @@ def number(found: Mapping[str, Any] | None, digits: int = 1, sign: bool = False,
     """`12.3`, `+1.2 [0.4, 2.1]`, or a dash."""
     if not found or found.get("value") is None:
         return "-"
-    spec = f"{'+' if sign else ''},.{digits}f"
-    text = format(found["value"], spec)
+    text = written(found["value"], digits, sign)
     if band and found.get("low") is not None:
-        text += f" [{format(found['low'], spec)}, {format(found['high'], spec)}]"
+        text += f" [{written(found['low'], digits, sign)}, {written(found['high'], digits, sign)}]"
     return text
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from models.problems import RefusedError
 from pipeline.environment import interpreter_problems
 from pipeline.experiment import Prepared
+from pipeline.figures import written
 from pipeline.memo import MEMO, fingerprint
 from pipeline.outputs import write_json, write_text
 from pipeline.record import Assessment, Rung, TrialRecord
@@ -168,8 +169,10 @@ def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]"
 def _performance(assessment: Assessment) -> Rung:
     """A forecast was made or it was not: the verdict, not the rung, says whether it pays."""
     gain = assessment.metrics["delta.step"]
-    text = f"modelled, not measured: {gain.value:+.2f} % [{gain.low:+.2f}, {gain.high:+.2f}] of the decode step"
-    return Rung("passed", text, f"建模结果,非实测:decode 单步 {gain.value:+.2f} % [{gain.low:+.2f}, {gain.high:+.2f}]")
+    band = [gain.value if end is None else end for end in (gain.low, gain.high)]
+    value, low, high = (written(v, 2, sign=True) for v in (gain.value, *band))
+    text = f"modelled, not measured: {value} % [{low}, {high}] of the decode step"
+    return Rung("passed", text, f"建模结果,非实测:decode 单步 {value} % [{low}, {high}]")
 
 
 def _write(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.figures import Figure
+from pipeline.figures import Figure, written
 from pipeline.record import ChecklistItem, Outcome, Rung, Signal, Text, Verdict
 
 # A gain below this, in per cent, is not worth a change, however certain it is.
@@ -24,6 +24,7 @@ def modelled_verdict(
     checklist: Sequence[ChecklistItem],
     signals: Sequence[Signal] = (),
     numerics: Rung | None = None,
+    empty: bool = False,
 ) -> Verdict:
     """The verdict of a trial whose performance was modelled.
 
@@ -32,14 +33,21 @@ def modelled_verdict(
         checklist: the five points.
         signals: failure signals that were seen.
         numerics: result of that rung; if it failed, no gain counts.
+        empty: the plan has no prefetch and no scope: the points hold or not without saying anything.
     """
-    met, success = two_of_four(checklist)
+    met, success = ((), None) if empty else two_of_four(checklist)
     if numerics is not None and numerics.status == "failed":
         reason = Text(
             f"the change is not correct, so no gain counts: {numerics.detail}",
             f"改动不正确,任何收益都不算数:{numerics.get('zh')}",
         )
         return Verdict("failed", reason, success, met, tuple(signals))
+    if empty:
+        reason = Text(
+            "the plan is empty (no prefetch, no SuperKernel scope): nothing changes, so there is nothing to judge",
+            "计划为空(没有 prefetch,也没有 SuperKernel scope):没有任何改动,因此无从判断",
+        )
+        return Verdict("undecided", reason, None, (), tuple(signals))
     outcome = modelled_outcome(gain)
     return Verdict(outcome, _reason(gain, outcome, success), success, met, tuple(signals))
 
@@ -62,7 +70,8 @@ def _band(gain: Figure) -> tuple[float, float]:
 
 def _reason(gain: Figure, outcome: Outcome, success: bool | None) -> Text:
     low, high = _band(gain)
-    figures = f"{gain.value:+.2f} % [{low:+.2f}, {high:+.2f}]"
+    value, least, most = (written(v, 2, sign=True) for v in (gain.value, low, high))
+    figures = f"{value} % [{least}, {most}]"
     if low == high == 0.0:
         en, zh = f"the step does not change: {figures}", f"单步耗时没有变化:{figures}"
     elif outcome == "improved":

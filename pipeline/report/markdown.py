@@ -4,7 +4,7 @@ from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pipeline.figures import Figure
+from pipeline.figures import Figure, written
 from pipeline.record import TrialRecord
 
 if TYPE_CHECKING:
@@ -143,9 +143,7 @@ def _num(figure: Figure | None, digits: int = 1, sign: bool = False) -> str:
     """`1,234.5`, or a dash if there is no figure."""
     if figure is None:
         return "-"
-    text = format(figure.value, f"{'+' if sign else ''},.{digits}f")
-    # A rounding residue is no change.
-    return text.lstrip("+-") if not any(c in "123456789" for c in text) else text
+    return written(figure.value, digits, sign)
 
 
 def _band(figure: Figure | None, digits: int = 1, sign: bool = False) -> str:

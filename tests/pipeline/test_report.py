@@ -63,6 +63,26 @@ def files(language: str = "en") -> dict[str, str]:
     return report_files(record(language), WORKLOAD, cast())
 
 
+def test_what_a_reader_may_misread_is_said() -> None:
+    english, chinese = files()["report.md"], files("zh")["report.md"]
+    assert "checked on a tiny model on CPU" in english and "(measured)" not in english
+    assert "在 CPU 上用小模型检查" in chinese and "实测" not in chinese.split("检查清单")[1].split("## 7")[0]
+    for text, words in ((english, ("edge of the band", "*Useful bytes*")), (chinese, ("区间边缘", "*有效字节*"))):
+        assert all(word in text for word in words)
+
+
+def test_the_report_of_an_empty_plan_claims_no_rule() -> None:
+    empty = replace(plan(), prefetch=())
+    machine: Any = Machine()
+    made = forecast((10, 20, 9, 15, 2), (0.0, 0.0, 0.0))
+    made = replace(made, optimised_step=made.baseline_step)
+    found = assess(WORKLOAD, empty, [], machine, made, placements=())
+    assert found.verdict.success is None and "the plan is empty" in found.verdict.reason.en
+    for language, words in (("en", "since the plan is empty"), ("zh", "计划为空,无法判断")):
+        text = report_files(record(language, plan=empty, assessment=found), WORKLOAD, made)["report.md"]
+        assert words in text
+
+
 # --- the report --------------------------------------------------------------------------------------------------
 
 

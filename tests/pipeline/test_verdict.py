@@ -51,6 +51,17 @@ def test_improved_and_worse_mirror_each_other(value: float, below: float, above:
     assert there == mirrored[here]
 
 
+def test_an_empty_plan_meets_no_rule() -> None:
+    verdict = modelled_verdict(gain(0.0, 0.0, 0.0), ALL_YES, empty=True)
+    assert (verdict.outcome, verdict.success, verdict.met) == ("undecided", None, ())
+    assert "the plan is empty" in verdict.reason.en and "计划为空" in verdict.reason.zh
+
+
+def test_a_rounding_residue_has_no_sign() -> None:
+    assert modelled_verdict(gain(-0.001, -0.002, 0.001), ALL_YES).reason.en.count("0.00") == 3
+    assert "-0.00" not in modelled_verdict(gain(-0.001, -0.002, 0.001), ALL_YES).reason.en
+
+
 def test_a_certain_but_tiny_gain_is_called_negligible() -> None:
     verdict = modelled_verdict(gain(0.04, 0.01, 0.08), ALL_YES)
     assert verdict.outcome == "improved" and "negligible" in verdict.reason.en and "可忽略" in verdict.reason.zh
