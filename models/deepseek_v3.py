@@ -108,7 +108,7 @@ class DeepseekV3Experts(nn.Module):
                 cuts=(over_dies, Cut(1, "moe_tp", tp_size, gate_up)),
             )
             self.w2_weight_scale = parameter(
-                experts, hidden, dtype=torch.float32, kind="scale", fan_in=inner, cuts=(over_dies,)
+                experts, hidden, dtype=config.dtype, kind="scale", fan_in=inner, cuts=(over_dies,)
             )
         else:
             self.register_parameter("w13_weight_scale", None)

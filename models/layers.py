@@ -182,9 +182,10 @@ class Embedding(nn.Module):
             return ops.gather(input_ids, self.weight)
         rows = self.weight.shape[0]
         if collectives.is_loopback(self.group):  # these rows stand for those of every die
-            return ops.gather(input_ids % rows, self.weight)
-        local = input_ids - collectives.rank(self.group) * rows
-        here = (local >= 0) & (local < rows)
+            local = input_ids % rows
+        else:
+            local = input_ids - collectives.rank(self.group) * rows
+        here = torch.logical_and(local >= 0, local < rows)
         hidden_states = ops.gather(torch.where(here, local, 0), self.weight)
         return torch.where(here.unsqueeze(-1), hidden_states, 0)
 

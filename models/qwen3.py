@@ -101,7 +101,8 @@ class Qwen3Attention(nn.Module):
     def split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[T, (N + 2 kv heads) D] -> [T, N, D] and twice [T, kv heads, D]."""
         by_head = qkv.view(qkv.shape[0], -1, self.head_dim)
-        query, key, value = by_head.split([self.num_heads, self.num_key_value_heads, self.num_key_value_heads], 1)
+        heads = (self.num_heads, self.num_key_value_heads, self.num_key_value_heads)
+        query, key, value = ops.split(by_head, heads)
         return query, key, value
 
 

@@ -48,7 +48,7 @@ class Qwen3MoeExperts(nn.Module):
                 cuts=(over_dies, Cut(1, "moe_tp", tp_size, gate_up)),
             )
             self.w2_weight_scale = parameter(
-                experts, hidden, dtype=torch.float32, kind="scale", fan_in=inner, cuts=(over_dies,)
+                experts, hidden, dtype=config.dtype, kind="scale", fan_in=inner, cuts=(over_dies,)
             )
         else:
             self.register_parameter("w13_weight_scale", None)
@@ -152,7 +152,8 @@ class Qwen3MoeAttention(nn.Module):
     def split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[T, (N + 2 kv heads) D] -> [T, N, D] and twice [T, kv heads, D]."""
         by_head = qkv.view(qkv.shape[0], -1, self.head_dim)
-        query, key, value = by_head.split([self.num_heads, self.num_key_value_heads, self.num_key_value_heads], 1)
+        heads = (self.num_heads, self.num_key_value_heads, self.num_key_value_heads)
+        query, key, value = ops.split(by_head, heads)
         return query, key, value
 
 

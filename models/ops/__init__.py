@@ -33,7 +33,7 @@ from models.ops.matmuls import (
     transpose_batch_matmul,
 )
 from models.ops.routing import Routing
-from models.ops.vectors import add, add_rms_norm, cast, gather, rms_norm, transpose
+from models.ops.vectors import add, add_rms_norm, cast, gather, rms_norm, split, transpose
 
 __all__ = [
     "Routing",
@@ -66,6 +66,7 @@ __all__ = [
     "reduce_scatter",
     "rms_norm",
     "send",
+    "split",
     "stream",
     "swiglu",
     "transpose",

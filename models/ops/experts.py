@@ -105,6 +105,7 @@ def grouped_matmul(
 ) -> Tensor:
     """Sorted rows [R, K], stack [E, K, N], rows per expert [E] -> [R, N]; rows of no local expert give zeros.
 
-    int8 rows give int32 sums without scales, and `dtype` with row scales [R] and channel scales [E, N].
+    int8 rows give int32 sums without scales, and `dtype` with row scales [R] and channel scales [E, N] (stored
+    in `dtype`, as the operator wants them).
     """
     return backend(x).grouped_matmul(x, weight, counts, scale, weight_scale, dtype)

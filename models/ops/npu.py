@@ -21,7 +21,7 @@ from models.ops.npu_moe_models import moe_gating_grouped_top_k as moe_gating_gro
 from models.ops.npu_moe_models import moe_gating_top_k_softmax as moe_gating_top_k_softmax
 from models.ops.routing import Routing
 
-_MASK_SIZE = 2048  # the compressed causal mask of sparse mode 3
+_CAUSAL = 3  # sparse_mode: the mask is the compressed causal one
 _NO_SMOOTHING = -1  # quant_mode of npu_moe_init_routing_v2
 _GROUPS_ARE_COUNTS = 1
 
@@ -138,6 +138,9 @@ def mla_prolog(
 
 
 def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    # The kernel writes in place, so torchair puts a TensorMove before query and key. They have no other reader, and GE
+    # deletes such copies (TensorMoveDeletePass). An operator on the merged projection, npu_qkv_rms_norm_rope_cache,
+    # takes FRACTAL_NZ caches only (PA_NZ).
     rotated = torch.ops.npu.npu_apply_rotary_pos_emb(
         query.unsqueeze(1), key.unsqueeze(1), cos[:, None, None], sin[:, None, None], "BSND", "half"
     )
@@ -160,7 +163,6 @@ def fused_infer_attention_score(
     query_rope: Tensor | None,
     key_rope_cache: Tensor | None,
 ) -> Tensor:
-    several = query.shape[0] > metadata.block_table.shape[0]  # tokens per sequence
     if torch.compiler.is_compiling() and _graph_ops is not None:  # lengths stay tensors in a GE graph
         operator: Any = _graph_ops.npu_fused_infer_attention_score_v2
         query_lengths, kv_lengths = metadata.query_lengths, metadata.kv_lengths
@@ -173,15 +175,15 @@ def fused_infer_attention_score(
         value_cache.flatten(2),
         query_rope=query_rope,
         key_rope=None if key_rope_cache is None else key_rope_cache.flatten(2),
-        atten_mask=_causal_mask(query.device) if several else None,
+        atten_mask=metadata.attention_mask,
         actual_seq_qlen=query_lengths,
         actual_seq_kvlen=kv_lengths,
-        block_table=metadata.block_table.to(torch.int32),
+        block_table=metadata.block_table,
         num_query_heads=query.shape[1],
         num_key_value_heads=key_cache.shape[2],
         softmax_scale=scale,
         input_layout="TND",
-        sparse_mode=3 if several else 0,
+        sparse_mode=0 if metadata.attention_mask is None else _CAUSAL,
         block_size=key_cache.shape[1],
     )
     return out
@@ -277,7 +279,7 @@ def grouped_matmul(
     return torch.ops.npu.npu_grouped_matmul(
         [x],
         [weight],
-        scale=None if scale is None or weight_scale is None else [weight_scale.to(dtype)],
+        scale=None if scale is None or weight_scale is None else [weight_scale],
         per_token_scale=None if scale is None else [scale],
         group_list=counts,
         split_item=3,
@@ -285,7 +287,3 @@ def grouped_matmul(
         group_list_type=_GROUPS_ARE_COUNTS,
         output_dtype=torch.int32 if sums else dtype,
     )[0]
-
-
-def _causal_mask(device: torch.device) -> Tensor:
-    return torch.ones(_MASK_SIZE, _MASK_SIZE, dtype=torch.bool, device=device).triu(1)

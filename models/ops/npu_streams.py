@@ -21,7 +21,7 @@ def stream(label: str) -> AbstractContextManager[Any]:
     """The kernels inside run on the side stream, after what has been launched on the current one."""
     side = _streams[label]
     wait(side, torch.npu.current_stream())  # type: ignore[attr-defined]
-    return torch.npu.stream(side)  # type: ignore[attr-defined, no-any-return]
+    return torch.npu.stream(side)  # type: ignore[attr-defined]
 
 
 def join(label: str) -> None:

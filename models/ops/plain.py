@@ -36,6 +36,10 @@ def transpose(x: Tensor) -> Tensor:
     return x.transpose(0, 1).contiguous()
 
 
+def split(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return tuple(part.contiguous() for part in x.split(sizes, 1))
+
+
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(x, weight)
 

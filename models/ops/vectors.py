@@ -32,6 +32,12 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return plain.add(x, y)
 
 
+@kernel("SplitV", "vector")
+def split(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """[a, b, c] -> contiguous [a, size, c] for each of the sizes, which add up to b."""
+    return plain.split(x, sizes)
+
+
 @kernel("Transpose", "vector")
 def transpose(x: Tensor) -> Tensor:
     """[a, b, c] -> contiguous [b, a, c]."""

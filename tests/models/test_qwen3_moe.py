@@ -20,6 +20,7 @@ LAYER = [
     ("AddRmsNorm", "input_layernorm", 0),
     ("AllGather", "self_attn", 0),
     ("MatMul", "self_attn.qkv_proj", 18),
+    ("SplitV", "self_attn", 0),
     ("RmsNorm", "self_attn.q_norm", 0),
     ("RmsNorm", "self_attn.k_norm", 0),
     ("ApplyRotaryPosEmb", "self_attn", 0),

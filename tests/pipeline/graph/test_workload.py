@@ -1,0 +1,225 @@
+"""What the simulator computes with is what the compiler sees: the trace's kernels are the GE graph's compute nodes.
+
+The same operators in the same order, each on the same weights, behind the same kernels, on the same stream with the
+same cores. The tables here are all that may differ.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from models.workload import Kernel, WeightRead, Workload
+from pipeline.graph.graph import INPUTS, LAYOUTS, RESHAPES, Graph, Node
+from pipeline.graph.rung import check_graph
+from tests.pipeline.graph.test_rung import prepared, real
+
+# Names. A trace has those of the field, GE has versions of operators, and its own collectives.
+GE_NAMES = {
+    "AllGather": "HcomAllGather",
+    "AllReduce": "HcomAllReduce",
+    "AllToAll": "HcomAllToAll",
+    "MLAProlog": "MlaPrologV3",
+    "MoeDistributeCombine": "MoeDistributeCombineV2",
+    "MoeDistributeDispatch": "MoeDistributeDispatchV2",
+    "QuantBatchMatmul": "QuantBatchMatmulV3",
+    "ReduceScatter": "HcomReduceScatter",
+    "SwiGLU": "SwiGlu",
+    # Only before a cut embedding: a trace runs in one process, whose rows stand for those of every die, so it wraps
+    # token ids where a die of a group subtracts its first row.
+    "FloorMod": "Sub",
+}
+# No kernels: the prefetches, which a workload gets as copies, and the graph's end.
+NO_KERNELS = RESHAPES | INPUTS | {"Cmo", "NetOutput"}
+# Of constants only, these are computed when the graph is compiled. They make the empty tensors that stand for the
+# optional inputs of GroupedMatmul which are not given. Nothing else is excused: a mask made of constants (Fill, Triu)
+# is a kernel here.
+FOLDED = {"Cast", "Fill"}
+# Kernels that need not wait for what a trace says, but wait for it through others. MoeDistributeCombineV2 takes the
+# hidden states themselves only where zero experts return them.
+WAITS_LESS = {"MoeDistributeCombine"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel, from either side; `inputs` are places in the list of launches."""
+
+    op: str
+    weights: frozenset[str]
+    inputs: frozenset[int]
+    stream: str
+    cores: int
+
+
+def launches_of_workload(workload: Workload) -> list[Launch]:
+    return [
+        Launch(
+            GE_NAMES.get(kernel.op, kernel.op),
+            frozenset(read.weight for read in kernel.weights),
+            frozenset(kernel.inputs),
+            kernel.stream,
+            kernel.cores,
+        )
+        for kernel in workload.kernels
+    ]
+
+
+def launches_of_graph(graph: Graph) -> list[Launch]:
+    """The nodes that take time on the device, dead and folded ones left out."""
+    constant: set[str] = set()
+    weight_of: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == "Const" or (node.op in FOLDED and node.inputs and constant.issuperset(node.inputs)):
+            constant.add(node.name)
+        elif node.aliases:
+            weight_of[node.name] = node.aliases[0]
+        elif node.op in LAYOUTS and node.inputs[0] in weight_of:  # of a weight: the kernel reads it so
+            weight_of[node.name] = weight_of[node.inputs[0]]
+    alive: set[str] = set()
+    for node in reversed(graph.nodes):  # collectives get tensors to write to, which GE does not use
+        if node.op == "NetOutput" or any(reader.name in alive for reader in graph.consumers.get(node.name, ())):
+            alive.add(node.name)
+    kernels = [
+        node
+        for node in graph.nodes
+        if node.name in alive
+        and node.name not in constant
+        and node.name not in weight_of
+        and node.op not in NO_KERNELS
+        and not is_removed_copy(graph, node)
+    ]
+    place = {node.name: i for i, node in enumerate(kernels)}
+    launches = []
+    for node in kernels:
+        sources = [kernel_behind(graph, name, place) for name in node.inputs if name not in weight_of]
+        launches.append(
+            Launch(
+                node.op,
+                frozenset(weight_of[name] for name in node.inputs if name in weight_of),
+                frozenset(place[source] for source in sources if source is not None),
+                str(node.attrs.get("stream", "main")),
+                int(node.attrs.get("aic", 0)),
+            )
+        )
+    return launches
+
+
+def is_removed_copy(graph: Graph, node: Node) -> bool:
+    """torchair copies query and key before ApplyRotaryPosEmb, which writes in place. GE deletes a copy of what has no
+    other reader and is no input of the graph (TensorMoveDeletePass)."""
+    if node.op != "TensorMove" or {reader.op for reader in graph.consumers[node.name]} != {"ApplyRotaryPosEmb"}:
+        return False
+    name = node.inputs[0]
+    while len(graph.consumers[name]) == 1 and graph.by_name[name].op in RESHAPES:
+        name = graph.by_name[name].inputs[0]
+    return len(graph.consumers[name]) == 1 and graph.by_name[name].op not in INPUTS
+
+
+def kernel_behind(graph: Graph, name: str, place: dict[str, int]) -> str | None:
+    """The kernel that a tensor comes from, None if from none."""
+    while name not in place:
+        node = graph.by_name[name]
+        if not node.inputs or node.op in INPUTS:
+            return None
+        name = node.inputs[0]
+    return name
+
+
+def differences(workload: Workload, graph: Graph) -> list[str]:
+    """In words, in program order; the first makes the others likely."""
+    traced, lowered = launches_of_workload(workload), launches_of_graph(graph)
+    found = []
+    for kernel, ours, theirs in zip(workload.kernels, traced, lowered, strict=False):
+        if kernel.op in WAITS_LESS and theirs.inputs < ours.inputs:
+            ours = replace(ours, inputs=theirs.inputs)
+        if ours != theirs:
+            found.append(f"kernel {kernel.index} ({kernel.module}): trace {ours}, graph {theirs}")
+    if len(traced) != len(lowered):
+        found.append(f"{len(traced)} kernels in the trace, {len(lowered)} in the graph")
+    return found
+
+
+@real
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("longcat_flash/decode_prefetch", "deployment=longcat_a3_ep32", "model.config.num_layers=2"),
+        ("qwen3/decode_prefetch", "model.config.num_hidden_layers=2"),
+        ("qwen3_moe/decode_prefetch", "deployment=qwen3_moe_a3_ep16", "model.config.num_hidden_layers=2"),
+        (
+            *("deepseek_v3/decode_prefetch", "deployment=deepseek_a3_ep16"),
+            *("model.config.num_hidden_layers=3", "model.config.first_k_dense_replace=1"),
+        ),
+    ],
+    ids=lambda overrides: overrides[0].split("/")[0],
+)
+def test_the_traced_step_is_the_step_that_the_compiler_sees(overrides):
+    model = prepared(*overrides, "runtime=ge_graph")
+    check = check_graph(model, None)
+    assert check.graph is not None, check.rung.detail
+    assert differences(model.workload, check.graph) == []
+    layer = [kernel for kernel in model.workload.kernels if kernel.layer == 1]
+    assert len(layer) >= 12  # and there is something to compare
+
+
+# ------------------------------------------------------------------------------------ what the comparison would notice
+
+WORKLOAD = Workload(
+    (
+        Kernel(0, "QuantBatchMatmul", "up", "cube", weights=(WeightRead("up.weight", 4),)),
+        Kernel(1, "GroupedMatmul", "experts", "cube", "moe", 8, weights=(WeightRead("w2", 4),), inputs=(0,)),
+        Kernel(2, "Add", "", "vector", inputs=(0, 1)),
+    )
+)
+NODES = (
+    Node("w", "Data", aliases=("up.weight",)),
+    Node("w2", "Data", aliases=("w2",)),
+    Node("x", "Data"),
+    Node("c", "Const"),
+    Node("cmo", "Cmo", ("w2",), ("t",)),
+    Node("t", "Transpose", ("w", "c")),
+    Node("up", "QuantBatchMatmulV3", ("x", "t")),
+    Node("value", "Cast", ("c",)),
+    Node("empty", "Fill", ("c", "value")),
+    Node("unused", "Fill", ("up", "c")),
+    Node("down", "GroupedMatmul", ("up", "w2", "empty"), attrs={"stream": "moe", "aic": "8"}),
+    Node("shape", "Reshape", ("down", "c")),
+    Node("sum", "Add", ("up", "shape")),
+    Node("out", "NetOutput", ("sum",)),
+)
+
+
+def graph_with(*changed, insert=()):
+    """The graph with nodes replaced by name, and others inserted before the GroupedMatmul."""
+    by_name = {node.name: node for node in changed}
+    nodes = [by_name.get(node.name, node) for node in NODES]
+    at = [node.name for node in nodes].index("down")
+    return Graph("ge", (*nodes[:at], *insert, *nodes[at:]))
+
+
+def test_the_same_step_has_no_differences():
+    assert differences(WORKLOAD, graph_with()) == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        (graph_with(Node("sum", "Mul", ("up", "shape"))), "op='Mul'"),
+        (graph_with(Node("up", "QuantBatchMatmulV3", ("x", "w2"))), "frozenset({'w2'})"),
+        (graph_with(Node("sum", "Add", ("shape", "shape"))), "inputs=frozenset({1})"),
+        (graph_with(Node("down", "GroupedMatmul", ("up", "w2"), attrs={"aic": "8"})), "stream='main'"),
+        (graph_with(Node("down", "GroupedMatmul", ("up", "w2"), attrs={"stream": "moe"})), "cores=0"),
+        # What our operators once did anew in every layer: a scale in another type, a mask, a copy.
+        (
+            graph_with(Node("down", "GroupedMatmul", ("up", "scale")), insert=[Node("scale", "Cast", ("w2",))]),
+            "3 kernels in the trace, 4 in the graph",
+        ),
+        (
+            graph_with(Node("down", "GroupedMatmul", ("up", "mask")), insert=[Node("mask", "Triu", ("empty",))]),
+            "op='Triu'",
+        ),
+        (graph_with(Node("sum", "Add", ("up", "copy")), insert=[Node("copy", "TensorMove", ("up",))]), "TensorMove"),
+    ],
+    ids=["operator", "weight", "data flow", "stream", "cores", "cast", "mask", "copy"],
+)
+def test_a_difference_is_found(graph, said):
+    assert said in "\n".join(differences(WORKLOAD, graph))
