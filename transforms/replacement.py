@@ -2,7 +2,7 @@
 
 import libcst as cst
 
-from transforms.scope_text import Region, with_context, wrapped
+from transforms.scope_text import Region, with_contexts, wrapped
 from transforms.source_file import ParsedFunction
 
 
@@ -42,10 +42,8 @@ class Replacement(cst.CSTTransformer):
         return updated_node.with_changes(body=wrapped(self.function, items, regions))
 
     def leave_With(self, original_node: cst.With, updated_node: cst.With) -> cst.With:
-        for region in self.regions:
-            if region.around is original_node and self._is_joined(region):
-                return with_context(self.function, original_node, updated_node, region.head[-1], self.width)
-        return updated_node
+        joined = [r.head[-1] for r in self.regions if r.around is original_node and self._is_joined(r)]
+        return with_contexts(self.function, original_node, updated_node, joined, self.width) if joined else updated_node
 
     def _is_joined(self, region: Region) -> bool:
         """Whether the `with` around it opens the scope, too. Not if a prefetch of the last module has to be outside."""

@@ -1,5 +1,6 @@
 """Which statements of a function a scope holds, and their re-indentation below its `with`."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -75,14 +76,14 @@ def has_already(function: ParsedFunction, region: Region, arguments: list[str]) 
     Raises:
         NotPlaceable: it has another one there.
     """
-    for node in function.positions:
-        call = _scope_call(node)
-        if not isinstance(node, cst.With) or call is None:
-            continue
-        inside = _body(region.block)
-        whole = inside[0] is region.first and inside[-1] is region.last
-        if node.body is region.block and whole and [function.code_of(a.value) for a in call.args[1:]] == arguments:
+    existing = [(node, call) for node in function.positions if (call := _scope_call(node)) is not None]
+    inside = _body(region.block)
+    whole = inside[0] is region.first and inside[-1] is region.last
+    for node, call in existing:
+        same = [function.code_of(argument.value) for argument in call.args[1:]] == arguments
+        if same and whole and cst.ensure_type(node, cst.With).body is region.block:
             return True
+    for node, call in existing:
         if _is_inside(function, region.first, node) or any(_contains(s, node) for s in _statements(region)):
             label = function.code_of(call.args[1].value) if len(call.args) > 1 else "?"
             raise NotPlaceable(f"the source has a scope {label} there already: start from the file without scopes")
@@ -101,21 +102,22 @@ def wrapped(
         items: original statement, what it has become, and how many of these are not behind the original one.
         regions: of this block.
     """
+    place = {id(original): n for n, (original, _, _) in enumerate(items)}
     out: list[cst.BaseStatement] = []
-    held: list[cst.BaseStatement] = []
-    open_region: Region | None = None
+    stack: list[tuple[Region, list[cst.BaseStatement]]] = []  # open ones and what they hold
     for original, new, main in items:
         for position in range(len(new) + 1):
-            if open_region is not None and original is open_region.last and position == _end(open_region, main):
-                out += _below(function, open_region.head, held)
-                open_region, held = None, []
-            for region in regions:
-                if region.first is original and region.start == position:
-                    if open_region is not None:
-                        raise NotPlaceable("two scopes overlap")
-                    open_region = region
+            while stack and stack[-1][0].last is original and _end(stack[-1][0], main) == position:
+                region, held = stack.pop()
+                (stack[-1][1] if stack else out).extend(_below(function, region.head, held))
+            if any(region.last is original and _end(region, main) == position for region, _ in stack):
+                raise NotPlaceable("two scopes overlap")
+            starting = [region for region in regions if region.first is original and region.start == position]
+            # Scopes of different layers may share statements: the switch tells which is meant. The larger is outside.
+            starting.sort(key=lambda r: (place[id(r.last)], math.inf if r.end is None else r.end), reverse=True)
+            stack += [(region, []) for region in starting]
             if position < len(new):
-                (out if open_region is None else held).append(new[position])
+                (stack[-1][1] if stack else out).append(new[position])
     return out
 
 
@@ -134,15 +136,17 @@ def _below(function: ParsedFunction, head: Sequence[str], held: Sequence[cst.Bas
     return statements
 
 
-def with_context(function: ParsedFunction, original: cst.With, node: cst.With, context: str, width: int) -> cst.With:
-    """What has become of a `with`, with one more context."""
+def with_contexts(
+    function: ParsedFunction, original: cst.With, node: cst.With, new: Sequence[str], width: int
+) -> cst.With:
+    """What has become of a `with`, with more contexts."""
     contexts = [function.code_of(item.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for item in original.items]
-    header = f"with {', '.join([*contexts, context])}:"
+    header = f"with {', '.join([*contexts, *new])}:"
     if "\n" in header or function.column(original) + len(header) > width:
-        lines = "".join(f"    {line},\n" for line in [*contexts, context.replace("\n", "\n    ")])
+        lines = "".join(f"    {line},\n" for line in [*contexts, *(c.replace("\n", "\n    ") for c in new)])
         header = f"with (\n{lines}):"
-    new = cst.ensure_type(function.parse(f"{header}\n    pass\n"), cst.With)
-    return new.with_changes(body=node.body, leading_lines=node.leading_lines)
+    parsed = cst.ensure_type(function.parse(f"{header}\n    pass\n"), cst.With)
+    return parsed.with_changes(body=node.body, leading_lines=node.leading_lines)
 
 
 def _levels(function: ParsedFunction, node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.BaseStatement]]:

@@ -203,10 +203,12 @@ def _conditions(
     if not missing:
         return (), None
     owner = first.owner or ""
-    path = first.fqn[len(owner) + 1 :] if owner else first.fqn
-    by_type = tell_by_type(recording, "self", f"{path}.", planned, missing)
-    if by_type:
-        return (by_type,), None
+    paths = [first.fqn[len(owner) + 1 :] if owner else first.fqn]
+    paths += [name for name, _ in recording.modules[owner].named_children()]
+    for path in paths:
+        by_type = tell_by_type(recording, "self", f"{path}.", planned, missing)
+        if by_type:
+            return (by_type,), None
     stem = re.sub(r"\W|\d", "_", scope.label).strip("_") or "scope"
     mark = role(recording, f"superkernel_{re.sub('_+', '_', stem)}", planned, running)
     if mark is None:
