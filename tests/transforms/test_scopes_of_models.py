@@ -36,6 +36,13 @@ CASES: dict[str, tuple[tuple[str, str, str], list[tuple[str, str, str]]]] = {
     "decoder layers": (LONGCAT, [("decoder_layers", "layers.0", "layers.2")]),
     "two attentions": (LONGCAT, [(f"attention_{{i}}_{k}", f"{L}self_attn.{k}", f"{L}self_attn.{k}") for k in (0, 1)]),
     "only layers with experts": (DEEPSEEK, [("moe_{i}", f"{L}mlp.gate", f"{L}mlp.experts")]),
+    "others in other layers": (
+        DEEPSEEK,
+        [
+            ("chain_0", "layers.0.input_layernorm", "layers.0.mlp"),
+            *((f"chain_{i}_0", f"layers.{i}.input_layernorm", f"layers.{i}.post_attention_layernorm") for i in (1, 2)),
+        ],
+    ),
     "inside the attention": (
         ("qwen3", "qwen3_a2_tp1", "qwen3/decode_prefetch"),
         [("attention_{i}", f"{L}self_attn.qkv_proj", f"{L}self_attn.o_proj")],
