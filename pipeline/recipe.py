@@ -191,7 +191,7 @@ def check_mode(recipe: Recipe, exe_mode: str, multi_stream: int) -> list[Problem
             "eager-prefetch",
             "runtime.exe_mode",
             "prefetch in eager mode is for testing only: the host cannot issue calls fast enough to gain; the forecast "
-            "keeps the baseline of a graph (no host time per kernel), so its percentages are not those of an eager step",
+            "keeps a graph's baseline (no host time per kernel), so its percentages are not those of an eager step",
             "Choose runtime=ge_graph or runtime=npugraph_ex for performance.",
         )
     elif active and exe_mode != "aclgraph" and multi_stream == 0:

@@ -104,13 +104,16 @@ def _verify(
     def build(switch: bool) -> Any:
         return realisation.build(switch, directory)
 
-    rungs = {rung: Rung("not_run", f"verify.{rung}=false") for rung in ("compiles", "numerics", "graph")}
+    rungs = {
+        rung: Rung("not_run", f"verify.{rung}=false", f"已关闭(verify.{rung}=false)")
+        for rung in ("compiles", "numerics", "graph")
+    }
     counts: dict[str, Any] = {"calls_planned": len(plan.prefetch), "scopes_planned": len(plan.scopes)}
     if experiment.wants("compiles"):
         rungs["compiles"] = check_compiles(tiny, build, {source.name: source.after} if source else None)
     broken = rungs["compiles"].status == "failed"
     if experiment.wants("numerics") and broken:
-        rungs["numerics"] = Rung("not_run", "the transformed model does not run")
+        rungs["numerics"] = Rung("not_run", "the transformed model does not run", "改写后的模型无法运行")
     elif experiment.wants("numerics"):
         baseline = MEMO.get("baseline outputs of the tiny model", experiment.model_key, lambda: baseline_run(tiny))
         result = check_numerics(tiny, plan, build, baseline)
@@ -119,7 +122,11 @@ def _verify(
     wanted = experiment.wants("graph")
     graph = None
     if wanted == "auto" and not auto_graph:
-        rungs["graph"] = Rung("not_run", "verify.graph=auto leaves it out in a sweep; verify.graph=true runs it")
+        rungs["graph"] = Rung(
+            "not_run",
+            "verify.graph=auto leaves it out in a sweep; verify.graph=true runs it",
+            "verify.graph=auto 在扫描中不执行此项;verify.graph=true 则执行",
+        )
     elif wanted:
         graph = _graph(prepared, source, required=wanted is True)
         rungs["graph"] = graph.rung

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.graph.checks import check_prefetches
 from pipeline.graph.findings import Finding
-from pipeline.graph.folder import BrokenFrontEndError, FrontEnd, NoFrontEndError, find_front_end
+from pipeline.graph.folder import COMMAND, BrokenFrontEndError, FrontEnd, NoFrontEndError, find_front_end
 from pipeline.graph.graph import Graph
+from pipeline.graph.notes import NoteGroup, grouped
 from pipeline.graph.rewording import reword
 from pipeline.graph.scope_checks import check_scopes, count_scoped
 from pipeline.graph.supervise import Ended, supervise
-from pipeline.record import Rung
+from pipeline.record import Rung, Text
 
 if TYPE_CHECKING:
     from pipeline.experiment import Prepared
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 MODES = ("ge_graph", "npugraph_ex")
 ASSUMED = "that CANN has these kernels and keeps these nodes was assumed, not checked"
 ASSUMED_ZH = "CANN 是否支持这些算子、是否保留这些节点为假设,未验证"
+_CUT = Text("noted (a kernel that does not fuse may cut a scope): ", "备注(不可融合的算子可能切断 scope):")
 _ROOT = Path(__file__).resolve().parents[2]
-_SHOWN = 8  # findings in a rung's text
+_SHOWN = 5  # findings, and kinds of notes, in a rung's text
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class GraphCheck:
         peak_mib: most memory that the worker held.
         front_end: e.g. `torch_npu 2.13.0`.
         findings: deviations from the plan, all of them.
-        notes: what one should know about the scopes, and what fails nothing.
+        notes: what one should know about the scopes, and what fails nothing, per kind and pattern of layers.
         graph: the graph itself.
     """
 
@@ -72,7 +75,7 @@ class GraphCheck:
     peak_mib: float = 0.0
     front_end: str = ""
     findings: tuple[Finding, ...] = ()
-    notes: tuple[Finding, ...] = ()
+    notes: tuple[NoteGroup, ...] = ()
     graph: Graph | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def check_graph(
     try:
         front_end = find_front_end(folder)
     except NoFrontEndError as missing:
-        return replace(result, rung=Rung("not_run", str(missing), f"未安装 NPU 前端:{missing}"))
+        return replace(result, rung=Rung("not_run", str(missing), f"未安装 NPU 前端,用 `{COMMAND}` 安装"))
     except BrokenFrontEndError as broken:
         return replace(result, rung=_could_not(str(broken)))
     text = Path(source).read_text() if isinstance(source, Path) else source
@@ -175,13 +178,15 @@ def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended,
     peak = max(ended.peak_bytes, (response or {}).get("peak_kib", 0) << 10)
     result = replace(result, seconds=ended.seconds, peak_mib=peak / (1 << 20))
     if response is None or ended.reason != "exited" or ended.code:
-        return replace(result, rung=_could_not(_why(ended, answer)))
+        why = _why(ended, answer)
+        return replace(result, rung=_could_not(why.en, why.zh))
     if "error" in response:
         error = response["error"]
         if _is_refusal(response["stage"], error["type"]):
-            return replace(result, rung=_failed(reword(error, plan, source).text))
+            return replace(result, rung=_refused(reword(error, plan, source).text))
         said = f"{error['type']}: {' '.join(str(error['message']).split())[:400]}"
-        return replace(result, rung=_could_not(f"the worker could not {_DOING[response['stage']]}: {said}"))
+        doing = _DOING[response["stage"]]
+        return replace(result, rung=_could_not(f"the worker could not {doing.en}: {said}", f"{doing.zh}失败:{said}"))
     graph = Graph.from_json(response["graph"])
     result = replace(
         result,
@@ -193,19 +198,19 @@ def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended,
     try:
         of_scopes, notes = check_scopes(graph, plan)
         findings = (*check_prefetches(graph, plan), *of_scopes)
-        result = replace(result, notes=tuple(notes))
+        result = replace(result, notes=grouped(notes))
     except graphlib.CycleError as error:
         findings = (Finding("cycle", "", f"nodes wait for each other: {' -> '.join(error.args[1])}"),)
     if findings:
-        return replace(result, rung=_failed(_listed(findings)), findings=findings)
+        return replace(result, rung=_deviates(findings), findings=findings)
     return replace(result, rung=_passed(result, plan, response["cann"]))
 
 
 _DOING = {
-    "front_end": "import the front end",
-    "model": "load the model",
-    "source": "load the rewritten source",
-    "lowering": "lower the decode step",
+    "front_end": Text("import the front end", "导入前端"),
+    "model": Text("load the model", "加载模型"),
+    "source": Text("load the rewritten source", "加载改写后的源码"),
+    "lowering": Text("lower the decode step", "降低 decode 单步"),
 }
 
 
@@ -219,46 +224,63 @@ def _is_refusal(stage: str, error_type: str) -> bool:
 def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:
     node, graph = ("Cmo", "GE graph") if plan.exe_mode == "ge_graph" else ("npu_prefetch", "FX graph")
     by = f"{result.front_end}, {'with CANN' if cann else 'without CANN'}"
+    by_zh = f"{result.front_end},{'有' if cann else '无'} CANN"
     counts = f"{result.found} {node} nodes for {result.planned} planned prefetches among {result.nodes} nodes"
     if plan.scopes:
         counts_of = f"{result.scoped_kernels} kernels in {len(plan.scopes)} SuperKernel scopes, none outside them"
-        scopes = f"; {'; '.join([counts_of, *map(str, result.notes[:_SHOWN])])}"
+        counts_zh = f"{len(plan.scopes)} 个 SuperKernel scope 内共 {result.scoped_kernels} 个算子,范围外没有"
+        shown, more = result.notes[:_SHOWN], max(0, len(result.notes) - _SHOWN)
+        kinds, kinds_zh = [f"and {more} kinds more"] * bool(more), [f"另有 {more} 类"] * bool(more)
+        scopes = f"; {counts_of}" + (f"; {_CUT.en}{', '.join([*map(str, shown), *kinds])}" if shown else "")
+        scopes_zh = f";{counts_zh}" + (f";{_CUT.zh}{'、'.join([*(n.zh for n in shown), *kinds_zh])}" if shown else "")
     else:
-        scopes = ""
+        scopes = scopes_zh = ""
     detail = (
         f"the full-size decode step lowered to a {graph} ({by}): {counts}, each with its weight, size, offset and "
         f"dependency, in the plan's order and before its target{scopes}; {ASSUMED}"
     )
     zh = (
-        f"完整规模 decode 单步已降为 {graph}({by}):{result.planned} 个计划预取对应 {result.found} 个 {node} 节点,"
-        f"权重、大小、偏移、依赖与顺序均一致;SuperKernel 范围 {len(plan.scopes)} 个;{ASSUMED_ZH}"
+        f"完整规模 decode 单步已降为 {graph}({by_zh}):{result.planned} 个计划预取对应 {result.found} 个 {node} 节点,"
+        f"权重、大小、偏移、依赖与顺序均一致{scopes_zh};{ASSUMED_ZH}"
     )
     return Rung("passed", detail, zh)
 
 
-def _listed(findings: tuple[Finding, ...]) -> str:
+def _deviates(findings: tuple[Finding, ...]) -> Rung:
     shown = "; ".join(str(f) for f in findings[:_SHOWN])
     more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
-    return f"the graph is not what was planned: {shown}{more}"
+    kinds = ", ".join(f"{code} x {count}" for code, count in Counter(f.code for f in findings).items())
+    return Rung(
+        "failed",
+        f"the graph is not what was planned: {shown}{more}; {ASSUMED}",
+        f"图与计划不符,共 {len(findings)} 处({kinds}),见 verification.json;首处原文:“{findings[0]}”;{ASSUMED_ZH}",
+    )
 
 
-def _failed(text: str) -> Rung:
-    return Rung("failed", f"{text}; {ASSUMED}", f"图与计划不符:{text};{ASSUMED_ZH}")
+def _refused(text: str) -> Rung:
+    return Rung("failed", f"{text}; {ASSUMED}", f"前端不接受该 decode 单步,原文:“{text}”;{ASSUMED_ZH}")
 
 
-def _could_not(text: str) -> Rung:
-    return Rung("could_not_check", f"the graph was not checked: {text}", f"未能检查图:{text}")
+def _could_not(text: str, zh: str = "") -> Rung:
+    return Rung("could_not_check", f"the graph was not checked: {text}", f"未能检查图:{zh or f'原文:“{text}”'}")
 
 
-def _why(ended: Ended, answer: _Answer) -> str:
-    said = f" (its last words: {answer.log})" if answer.log else ""
+def _why(ended: Ended, answer: _Answer) -> Text:
+    said, said_zh = (f" (its last words: {answer.log})", f"(最后输出:“{answer.log}”)") if answer.log else ("", "")
+    seconds, gib = f"{ended.seconds:.0f} s", f"{ended.peak_bytes / (1 << 30):.1f} GiB"
     if ended.reason == "timeout":
-        return f"the worker was stopped after {ended.seconds:.0f} s: it hung, or the time limit is too short{said}"
-    if ended.reason == "memory":
-        return f"the worker was stopped at {ended.peak_bytes / (1 << 30):.1f} GiB, above its memory limit{said}"
-    if ended.reason == "killed":
-        return f"the worker was killed by signal {ended.code} (by the system for want of memory, or it crashed){said}"
-    return f"the worker ended with exit code {ended.code} and no result{said}"
+        en = f"the worker was stopped after {seconds}: it hung, or the time limit is too short"
+        zh = f"工作进程运行 {seconds} 后被终止:可能卡住,或时限太短"
+    elif ended.reason == "memory":
+        en = f"the worker was stopped at {gib}, above its memory limit"
+        zh = f"工作进程内存达到 {gib},超过上限而被终止"
+    elif ended.reason == "killed":
+        en = f"the worker was killed by signal {ended.code} (by the system for want of memory, or it crashed)"
+        zh = f"工作进程被信号 {ended.code} 终止(系统内存不足,或进程崩溃)"
+    else:
+        en = f"the worker ended with exit code {ended.code} and no result"
+        zh = f"工作进程以退出码 {ended.code} 结束,没有结果"
+    return Text(en + said, zh + said_zh)
 
 
 def _plain(value: Any) -> Any:

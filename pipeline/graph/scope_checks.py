@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, RESHAPES, Graph, Node
+from pipeline.graph.notes import Note
 from transforms.plan import Plan, Scope
 
 # Operators that are known not to fuse: a scope is cut there. From public reports; CANN decides, not this table.
@@ -21,7 +22,7 @@ _END = frozenset({"NetOutput", "output"})
 
 def check_scopes(
     graph: Graph, plan: Plan, unfusable: Mapping[str, str] = UNFUSABLE
-) -> tuple[list[Finding], list[Finding]]:
+) -> tuple[list[Finding], list[Note]]:
     """Every kernel from a scope's first to its last module carries its label and options, and none outside does.
 
     Args:
@@ -35,7 +36,7 @@ def check_scopes(
         `prefetch-in-scope`.
     """
     findings: list[Finding] = []
-    notes: list[Finding] = []
+    notes: list[Note] = []
     inside: dict[str, str] = {}  # node -> label
     for scope in plan.scopes:
         span, problem = _span(graph, scope)
@@ -97,16 +98,16 @@ def _check_inside(scope: Scope, span: Sequence[Node], check_options: bool) -> li
     return findings
 
 
-def _notes(graph: Graph, scope: Scope, span: Sequence[Node], unfusable: Mapping[str, str]) -> list[Finding]:
+def _notes(graph: Graph, scope: Scope, span: Sequence[Node], unfusable: Mapping[str, str]) -> list[Note]:
     notes = []
     for op in dict.fromkeys(node.op for node in span if node.op in unfusable and node.attrs.get("scope")):
         nodes = [node for node in span if node.op == op]
         message = f"{len(nodes)} {op} inside ({unfusable[op]}), first {nodes[0].name}: the scope may be cut there"
-        notes.append(Finding("scope-split", describe(scope), message))
+        notes.append(Note("scope-split", describe(scope), message, scope, op, unfusable[op], len(nodes)))
     copies = [node for node in span if node.op == graph.prefetch_op and node.attrs.get("scope")]
     if copies:
         message = f"{len(copies)} prefetches inside, first {copies[0].name}"
-        notes.append(Finding("prefetch-in-scope", describe(scope), message))
+        notes.append(Note("prefetch-in-scope", describe(scope), message, scope, "prefetch", "", len(copies)))
     return notes
 
 

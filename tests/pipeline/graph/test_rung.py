@@ -266,6 +266,17 @@ def test_a_graph_as_planned_passes(answer):
     assert ASSUMED in check.rung.detail
 
 
+def test_deviations_are_counted_and_the_text_stays_short(answer):
+    from dataclasses import replace as changed
+
+    graph = ge_graph()
+    without = changed(graph, nodes=tuple(node for node in graph.nodes if node.op != "Cmo"))
+    check = answer({"graph": without.to_json(), "cann": False})
+    assert check.rung.status == "failed" and len(check.findings) == len(PLAN.prefetch)
+    assert check.rung.detail.count("target ") <= 5
+    assert f"共 {len(check.findings)} 处(missing x {len(check.findings)})" in check.rung.zh
+
+
 def test_nodes_that_wait_for_each_other_fail(answer):
     from tests.pipeline.graph.toy_graphs import change
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.graph.graph import Mark
+from pipeline.graph.notes import Note, grouped
 from pipeline.graph.scope_checks import check_scopes, count_scoped
 from tests.pipeline.graph.toy_graphs import PLAN, change, fqn, fx_graph, ge_graph
 from transforms.plan import Scope
@@ -110,6 +111,39 @@ def test_an_unfusable_kernel_inside_is_told_and_fails_nothing():
     assert found(graph) == []
     assert ("scope-split", ENTRY) in notes(graph)
     assert ("scope-split", ENTRY) in notes(scoped(ge_graph()), unfusable={"MatMul": "for a test"})
+
+
+def test_notes_of_all_layers_are_one():
+    graph = change(change(scoped(ge_graph()), "gate_up_0", op="Cast"), "gate_up_1", op="Cast")
+    told = grouped(check_scopes(graph, SCOPED)[1])
+    assert [str(group) for group in told] == [
+        "2 x Cast inside scope k{i} (TBE kernel)",
+        "2 x prefetch inside scope k{i}",
+    ]
+    assert told[0].zh == "scope k{i} 内有 2 个 Cast(TBE 算子)"
+    assert told[0].to_json() == {
+        "code": "scope-split",
+        "message": "2 x Cast inside scope k{i} (TBE kernel)",
+        "scope": "k{i}",
+        "first": "model.layers.{i}.gate_up",
+        "last": "model.layers.{i}.down",
+        "count": 2,
+        "layers": "0-1",
+    }
+
+
+def test_the_pattern_of_a_scope():
+    def pattern(label, first, last):
+        (group,) = grouped([Note("scope-split", "", "", Scope(label, (), first, last), "Cast", "", 3)])
+        return group.label, group.first, group.last, group.count
+
+    assert pattern("attn_1_1", fqn(1, "self_attn.1"), fqn(2, "norm")) == (
+        "attn_{i}_1",
+        "model.layers.{i}.self_attn.1",
+        "model.layers.{i+1}.norm",
+        3,
+    )
+    assert pattern("head", "lm_head", "lm_head") == ("head", "lm_head", "lm_head", 3)
 
 
 def test_a_prefetch_inside_is_told():
