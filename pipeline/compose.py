@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from models.problems import Problem, RefusedError
-from pipeline.config_files import CONF, check_groups, check_runtime, files_of, is_utf8, not_utf8, option_file, options
+from pipeline.compose_errors import hydra_problem, placed_default, without_here, yaml_problem
+from pipeline.config_files import (
+    CONF,
+    check_groups,
+    check_runtime,
+    files_of,
+    is_utf8,
+    not_utf8,
+    option_file,
+    options,
+)
 from pipeline.overrides import GROUPS, UserOverride, did_you_mean
 from pipeline.yaml_source import YamlSource
 
@@ -180,7 +190,9 @@ def _compose_point(combination: Sequence[_Chosen], folders: Sequence[Path]) -> t
     config, problem = _compose(texts)
     if problem is not None:
         unreadable = [not_utf8(path) for path in files_of(choices, folders).values() if not is_utf8(path)]
-        return None, unreadable or _missing_deletions(combination, choices, folders) or [problem]
+        return None, unreadable or _missing_deletions(combination, choices, folders) or [
+            placed_default(problem, folders)
+        ]
     problems = check_groups(config, files_of(choices, folders))
     if problems:
         return None, problems
@@ -221,8 +233,12 @@ def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[st
 
 def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path]) -> list[Problem]:
     if not name:
-        message = f"recipe {recipe} names no {group}"
-        return [Problem("error", "no-" + group, message, f"Add {group}=NAME, or `{group}:` to the recipe.", group)]
+        message, fix = f"recipe {recipe} names no {group}", f"Add {group}=NAME, or `{group}:` to the recipe."
+        file = option_file("recipe", recipe, folders)
+        if entry := without_here(file, "recipe") if file else None:
+            fix += f" To inherit, write `{entry[0]}@_here_` in its defaults: without @_here_ it lands below a key."
+            return [Problem("error", "no-" + group, message, fix, group, str(file), entry[1])]
+        return [Problem("error", "no-" + group, message, fix, group)]
     if option_file(group, str(name), folders) is None:
         problem = _unknown_option(group, str(name), folders)
         file = option_file("recipe", recipe, folders)
@@ -244,7 +260,7 @@ def _selection(recipe: str, folders: tuple[Path, ...]) -> tuple[tuple[tuple[str,
     config, problem = _compose([f"recipe={recipe}", *search_path_overrides(folders)])
     if problem is not None:
         path = option_file("recipe", recipe, folders)
-        return (), not_utf8(path) if path and not is_utf8(path) else problem
+        return (), not_utf8(path) if path and not is_utf8(path) else placed_default(problem, folders)
     data = config.get("recipe")
     if not isinstance(data, Mapping):
         file = str(option_file("recipe", recipe, folders))
@@ -268,9 +284,9 @@ def _compose(overrides: Sequence[str]) -> tuple[dict[str, Any], Problem | None]:
             return {}, Problem("error", "missing-value", f"{', '.join(missing)} must be given", fix, missing[0])
         plain = OmegaConf.to_container(config, resolve=True)
     except yaml.YAMLError as e:
-        return {}, _yaml_problem(e)
+        return {}, yaml_problem(e)
     except (HydraException, OmegaConfBaseException) as e:
-        return {}, _hydra_problem(e)
+        return {}, hydra_problem(e)
     except UnicodeDecodeError as e:
         # Which file it is, is found by those who know the files.
         return {}, Problem("error", "not-utf8", f"a config file is not UTF-8 text ({e.reason})", "Save it as UTF-8.")
@@ -278,31 +294,6 @@ def _compose(overrides: Sequence[str]) -> tuple[dict[str, Any], Problem | None]:
         return {}, Problem("error", "not-yaml", "the configuration is nested too deeply", "Write it flatter.")
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}, None
-
-
-def _yaml_problem(error: Any) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or str(error)
-    file, line = (mark.name, mark.line + 1) if mark else (getattr(error, "name", None), None)
-    fix = ""
-    if not mark and hasattr(error, "reason"):
-        what = f"{error.reason} (position {error.position})"
-    elif "'{'" in what:
-        fix = "Inside { } and [ ], quote a path that holds braces: {weight: 'layers.{i}.x'}."
-    return Problem("error", "not-yaml", f"this is not YAML: {what}", fix, None, file, line)
-
-
-def _hydra_problem(error: Exception) -> Problem:
-    """Hydra's and OmegaConf's errors in our words."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    key = getattr(error, "full_key", None) or None
-    text = lines[0] if lines else type(error).__name__
-    if error.__cause__ is not None and str(error.__cause__):
-        text += f" ({str(error.__cause__).splitlines()[0]})"
-    fix = ""
-    if "hydra/launcher" in str(error):
-        fix = "Install the launcher, e.g. pip install hydra-joblib-launcher (submitit and ray have theirs)."
-    return Problem("error", "cannot-compose", f"the configuration can't be composed: {text}", fix, key)
 
 
 def _missing_deletions(

@@ -112,6 +112,7 @@ def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> t
         report.error("bad-type", "recipe", f"a recipe is a mapping, not {data!r}")
         return Recipe("", ""), report.problems
     check_keys(report, "recipe", data, RECIPE_KEYS)
+    _check_name(report, data.get("name"))
     model = read_text(report, data, "model", required=True)
     recipe = Recipe(
         name=read_text(report, data, "name") or "",
@@ -297,6 +298,17 @@ def _parse_only(report: Reporter, key: str, data: Any, names: list[str]) -> tupl
                 did_you_mean(name, names),
             )
     return tuple(dict.fromkeys(wanted))
+
+
+def _check_name(report: Reporter, name: Any) -> None:
+    """Reports and sweeps name a recipe by `name`, the command line by its file: two names are one too many."""
+    if report.source is None or not name or report.overridden("recipe.name"):
+        return
+    path = report.source.path.absolute().with_suffix("")
+    below = [path.relative_to(folder).as_posix() for folder in path.parents if folder.name == report.source.prefix]
+    if below and name not in below:
+        message = f"the recipe calls itself `{name}`, and its file is `recipe={below[0]}`"
+        report.warn("name-is-not-path", "recipe.name", message, f"Write `name: {below[0]}`.")
 
 
 def _errors(report: Reporter) -> int:

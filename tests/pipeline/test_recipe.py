@@ -315,3 +315,17 @@ def test_a_recipe_with_both_levers_off_runs_in_any_mode() -> None:
     off = parsed_recipe(prefetch={"enabled": False, "targets": {"router": ROUTER}})
     assert check_mode(off, "aclgraph", 0) == []
     assert check_mode(off, "ge_graph", 0) == []
+
+
+def test_a_name_that_is_not_the_files_path_is_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "recipe" / "toy" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+
+    def said(name: str, composed: str = "") -> list[tuple[str, str, int | None]]:
+        file.write_text(f"model: toy\nname: {name}\n")
+        data = {"model": "toy", "name": composed or name}
+        return [(p.severity, p.code, p.line) for p in parse_recipe(data, YamlSource(file))[1]]
+
+    assert said("toy/mine") == []
+    assert said("toy/yours") == [("warning", "name-is-not-path", 2)]
+    assert said("toy/mine", "other") == []  # on the command line
