@@ -66,7 +66,7 @@ def test_modes_without_prefetch_are_refused(check: str, config: dict[str, Any], 
     """The copy that is written into other trees must agree with ours, word by word."""
     function = check_prefetch
     if check != "ours":
-        namespace: dict[str, Any] = {}
+        namespace: dict[str, Any] = {"torch": torch}
         exec(text_of("check_prefetch", check), namespace)
         function = namespace["check_prefetch"]
     if message is None:
