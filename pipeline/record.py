@@ -267,7 +267,7 @@ class TrialRecord:
         matches: the resolver's `TargetMatch` records.
         problems: warnings of the resolver (errors refuse the run before there is a record).
         verification: rung -> result, in the order of `RUNGS`.
-        calls_planned, calls_observed, scopes_planned, scopes_observed: in one decode step of the tiny model, if counted.
+        calls_planned, calls_observed, scopes_planned, scopes_observed: of one decode step of the tiny model, or None.
         assessment: metrics, targets, verdict, checklist; None if the performance rung did not run.
         diff: the source change, unified; "" for `wrap`.
         changed_files: the files that the diff touches.
