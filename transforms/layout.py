@@ -15,7 +15,7 @@ def call(head: str, arguments: list[str], indent: int, width: int) -> str:
 
 def commented(statement: str, comment: str, indent: int, width: int) -> str:
     """The statement with a comment at its end, or above it if the line would be too long."""
-    if indent + len(statement) + len(comment) + 4 <= width:
+    if "\n" not in statement and indent + len(statement) + len(comment) + 4 <= width:
         return f"{statement}  # {comment}"
     return f"# {comment}\n{statement}"
 

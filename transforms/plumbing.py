@@ -9,7 +9,7 @@ from transforms.helpers import module_of, text_of
 from transforms.levers import PREFETCH, SUPERKERNEL, Lever
 from transforms.phase import NoPhase, phase_condition
 from transforms.placing import Statement
-from transforms.reaching import NEXT_LAYER, Link, Mark, NotPlaceable, attribute
+from transforms.reaching import Link, Mark, NotPlaceable, attribute
 from transforms.recording import Recording
 from transforms.rewriting import FunctionRewrite
 from transforms.scoping import LayerIndex, ScopeStatement
@@ -34,6 +34,7 @@ class FileRewrite:
         self._helpers: set[str] = set()
         self.source: SourceFile = recording.source
         self._functions: dict[int, FunctionRewrite] = {}
+        self._to_next: dict[str, list[str]] = {}  # class -> what it sets in the loop over neighbouring layers
 
     def prefetch(self, statements: list[Statement]) -> None:
         """Write statements that hang on the same tensor at the same place, and what they need in `__init__`s.
@@ -127,6 +128,14 @@ class FileRewrite:
         forward.step_end(layout.commented(f"join_prefetch({switch})", comment, 8, self.source.width))
         self._helpers.add("join_prefetch")
 
+    def link_layers(self) -> None:
+        """Write the loop that sets all links from a layer to the next one."""
+        layers = self.recording.layers
+        for parent, texts in self._to_next.items():
+            head = f"for layer, next_layer in zip(self.{layers}[:-1], self.{layers}[1:], strict=True):"
+            body = layout.indented("\n".join(texts)).rstrip("\n")
+            self.function(f"{parent}.__init__").after_assignment([layers], f"{head}\n{body}")
+
     def text(self) -> str:
         """The file's new text; lines outside the edited functions are not touched."""
         lines = list(self.source.lines)
@@ -203,23 +212,17 @@ class FileRewrite:
         init.after_assignment([mark.child.partition(".")[0]], text)
 
     def _set_link(self, link: Link) -> None:
-        init = self.function(f"{link.parent}.__init__")
-        step = 4
-        if link.name == NEXT_LAYER:
-            layers = self.recording.layers
-            holder, target, needed = f"layer{attribute(link.holder)}", NEXT_LAYER, [layers]
-            step += 4
-        else:
-            holder, target = f"self{attribute(link.holder)}", f"self{attribute(link.target)}"
-            needed = [link.holder.partition(".")[0], link.target.partition(".")[0]]
-        step += 4 if link.only_if else 0
-        setter = f'object.__setattr__({holder}, "{link.name}", {target})'
-        text = layout.commented(setter, _LINK_COMMENT, step + 4, self.source.width)
-        text = _only_if(link.only_if, text)
-        if link.name == NEXT_LAYER:
-            head = f"for layer, {NEXT_LAYER} in zip(self.{layers}[:-1], self.{layers}[1:], strict=True):"
-            text = f"{head}\n{layout.indented(text)}".rstrip("\n")
-        init.after_assignment(needed, text)
+        start, end = ("layer", "next_layer") if link.to_next else ("self", "self")
+        indent = 8 + 4 * link.to_next + 4 * bool(link.only_if)
+        arguments = [f"{start}{attribute(link.holder)}", f'"{link.name}"', f"{end}{attribute(link.target)}"]
+        setter = layout.call("object.__setattr__", arguments, indent, self.source.width)
+        text = _only_if(link.only_if, layout.commented(setter, _LINK_COMMENT, indent, self.source.width))
+        if link.to_next:
+            texts = self._to_next.setdefault(link.parent, [])
+            texts += [] if text in texts else [text]
+            return
+        needed = [link.holder.partition(".")[0], link.target.partition(".")[0]]
+        self.function(f"{link.parent}.__init__").after_assignment(needed, text)
 
     def _set_index(self, index: LayerIndex) -> None:
         """Let the owner of the layers number the instances that open scopes."""

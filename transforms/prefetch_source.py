@@ -92,7 +92,7 @@ class Layer(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.enable_prefetch = getattr(config, "enable_prefetch", False)
-        self.next_layer = None
+        self.next_attention = None
         self.attention = nn.Linear(8, 8)
         self.mlp = nn.Linear(8, 8)
 
@@ -101,13 +101,8 @@ class Layer(nn.Module):
         hidden_states = self.attention(hidden_states)
         # residual
         mlp_output = self.mlp(hidden_states)
-        if self.next_layer is not None:
-            npu_prefetch(
-                prefetch,
-                self.next_layer.attention.weight,
-                mlp_output,
-                64,
-            )
+        if self.next_attention is not None:
+            npu_prefetch(prefetch, self.next_attention.weight, mlp_output, 64)
         return hidden_states + mlp_output
 
 
@@ -118,7 +113,7 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([Layer(config) for _ in range(2)])
         for layer, next_layer in zip(self.layers[:-1], self.layers[1:], strict=True):
             # a link, not a submodule
-            object.__setattr__(layer, "next_layer", next_layer)
+            object.__setattr__(layer, "next_attention", next_layer.attention)
 
     def forward(self, hidden_states, is_prefill):
         for layer in self.layers:

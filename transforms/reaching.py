@@ -2,18 +2,19 @@
 
 A weight below the instance is an attribute path. Any other weight is reached by a *link*: an attribute that the common
 parent sets to a sibling module (never to a parameter, which loading may replace), `None` by default and always asked,
-because draft models and other roles build the same class and bind nothing.
+because draft models and other roles build the same class and bind nothing. A link into the next layer leads to the very
+module that owns the weight: links from layer to layer would make one chain through the whole model, which compilers and
+`copy.deepcopy` follow recursively.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from torch import nn
 
 from transforms.recording import Recording
 from transforms.source_file import sometimes_assigned
-
-NEXT_LAYER = "next_layer"
 
 
 class NotPlaceable(Exception):
@@ -27,15 +28,18 @@ class Link:
     Attributes:
         parent: class whose `__init__` sets it.
         name: the attribute.
-        holder: path of the instance, below the parent, or below a layer for `next_layer` (`""`: the layer).
-        target: path of the module it leads to, below the parent; `""` for `next_layer`.
-        only_if: condition on `self` (or `layer`) that holds where both paths exist, `""` if they always do.
+        holder: path of the instance, below the parent, or below a layer for a link to the next one (`""`: the layer).
+        target: path of the module it leads to, below the parent, or below the next layer (`""`: that layer).
+        to_next: it leads from a layer into the next one.
+        only_if: condition on `self`, or on `layer` and `next_layer`, that holds where both paths exist, `""` if they
+            always do.
     """
 
     parent: str
     name: str
     holder: str
     target: str
+    to_next: bool = False
     only_if: str = ""
 
 
@@ -88,8 +92,9 @@ def reach(recording: Recording, owner: str, weight: str) -> Reach:
             if int(there[0]) != int(here[0]) + 1:
                 raise NotPlaceable(f"{weight} is not in the same or the next layer")
             parent = _class_name(recording, recording.root)
-            link = Link(parent, NEXT_LAYER, ".".join(here[1:]), "")
-            return Reach(".".join(there[1:]), complete(recording, link))
+            name = "_".join(["next", *there[1:-1]]) if there[1:-1] else "next_layer"
+            link = Link(parent, name, ".".join(here[1:]), ".".join(there[1:-1]), to_next=True)
+            return Reach(there[-1], complete(recording, link))
     return _relative(recording, owner, weight, layers)
 
 
@@ -180,42 +185,64 @@ def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Rea
 
 
 def complete(recording: Recording, link: Link) -> Link:
-    """Add the condition under which the parent has both ends of the link."""
-    has: list[str] = []
-    lacks: list[str] = []
-    for parent in _parents(recording, link):
-        ends = [join(parent, link.holder), join(parent, link.target)]
-        (has if all(end in recording.modules for end in ends) else lacks).append(parent)
-    variable = "layer" if link.name == NEXT_LAYER else "self"
-    paths = [path for path in (link.holder, link.target) if path]
-    tests = list(dict.fromkeys(test for path in paths for test in presence(recording, variable, has[0], path)))
+    """Add the condition under which the parent (or two neighbouring layers) has both ends of the link."""
+    start, end = ("layer", "next_layer") if link.to_next else ("self", "self")
+    ends = _ends(recording, link)
+    starts = [(a, start, link.holder) for a, _ in ends], [(b, end, link.target) for _, b in ends]
+    tests = [test for side in starts for test in _existence(recording, side, ends, link)]
+    return replace(link, only_if=" and ".join(dict.fromkeys(tests)))
+
+
+def where_present(recording: Recording, holder: str) -> str:
+    """The condition on `layer` under which a layer has the module at `holder`, `""` if all have it."""
+    layers = [(layer, layer) for layer in _layers(recording)]
+    link = Link("", "", holder, "")
+    return " and ".join(_existence(recording, [(layer, "layer", holder) for layer, _ in layers], layers, link))
+
+
+def _existence(
+    recording: Recording, side: list[tuple[str, str, str]], ends: list[tuple[str, str]], link: Link
+) -> list[str]:
+    """Tests that hold where one end of the link exists.
+
+    Args:
+        recording: the recorded run.
+        side: (where the path starts, its name in the code, path) for each pair of `ends`.
+        ends: the pairs that the link may connect.
+        link: tells where both ends exist.
+    """
+    _, variable, path = side[0]
+    if not path:
+        return []
+    has = [k for k, (a, b) in enumerate(ends) if _exist(recording, join(a, link.holder), join(b, link.target))]
+    lacks = [k for k, (base, _, _) in enumerate(side) if join(base, path) not in recording.modules]
+    tests = list(presence(recording, variable, side[has[0]][0], path))
     if lacks and not tests:
-        by_type = (tell_by_type(recording, variable, f"{path}.", has, lacks) for path in paths)
-        tests = [next((test for test in by_type if test), "")]
-        if not tests[0]:
-            raise NotPlaceable(f"{_some(lacks)} lacks {' or '.join(paths)}, and no type of a child tells")
-    return replace(link, only_if=" and ".join(tests))
+        bases = [base for base, _, _ in side]
+        test = tell_by_type(recording, variable, f"{path}.", [bases[k] for k in has], [bases[k] for k in lacks])
+        if test is None:
+            raise NotPlaceable(f"{_some({bases[k] for k in lacks})} lacks {path}, and no type of a child tells")
+        tests = [test]
+    return tests
+
+
+def _exist(recording: Recording, *names: str) -> bool:
+    return all(name in recording.modules for name in names)
 
 
 def _pairs(recording: Recording, link: Link) -> dict[str, str]:
     """Instance that holds the link -> module it leads to."""
-    parents = _parents(recording, link)
-    pairs = {}
-    for index, parent in enumerate(parents):
-        holder = join(parent, link.holder)
-        if link.name == NEXT_LAYER:
-            target = parents[index + 1] if index + 1 < len(parents) else None
-        else:
-            target = join(parent, link.target)
-        if holder in recording.modules and target in recording.modules:
-            pairs[holder] = target
-    return pairs
+    pairs = ((join(a, link.holder), join(b, link.target)) for a, b in _ends(recording, link))
+    return {holder: target for holder, target in pairs if _exist(recording, holder, target)}
 
 
-def _parents(recording: Recording, link: Link) -> list[str]:
-    if link.name == NEXT_LAYER:
-        return _layers(recording)
-    return [name for name, module in recording.modules.items() if type(module).__name__ == link.parent]
+def _ends(recording: Recording, link: Link) -> list[tuple[str, str]]:
+    """Where the paths of holder and target start: twice the same parent, or a layer and the next one."""
+    if link.to_next:
+        layers = _layers(recording)
+        return list(pairwise(layers))
+    parents = [name for name, module in recording.modules.items() if type(module).__name__ == link.parent]
+    return [(parent, parent) for parent in parents]
 
 
 def _layers(recording: Recording) -> list[str]:

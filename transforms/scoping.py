@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.placing import Guard, in_loop, only_call
 from transforms.plan import Plan, Scope
-from transforms.reaching import NEXT_LAYER, Link, Mark, NotPlaceable, complete, join, role, tell_by_type
+from transforms.reaching import Mark, NotPlaceable, join, role, tell_by_type, where_present
 from transforms.recording import Call, Recording
 from transforms.refusals import ScopeRefusals
 
@@ -290,5 +290,4 @@ def _index(recording: Recording, owners: Sequence[str], layers: str) -> LayerInd
         if all(value == _layer_of(owner, layers) for value, owner in zip(values, owners, strict=True)):
             return LayerIndex(name, holder, is_set=True)
     name = next(n for n in INDEX_NAMES if not any(hasattr(recording.modules[owner], n) for owner in owners))
-    parent = recording.class_of(recording.root).__name__
-    return LayerIndex(name, holder, complete(recording, Link(parent, NEXT_LAYER, holder, "")).only_if)
+    return LayerIndex(name, holder, where_present(recording, holder))

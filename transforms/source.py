@@ -119,6 +119,7 @@ def _rewritten(recording: Recording, plan: Plan) -> str:
         edit()
     try:
         if plan.prefetch:
+            file.link_layers()
             file.check(PREFETCH)
             file.join()
     except NotPlaceable as reason:

@@ -115,16 +115,29 @@ def test_the_next_layer_is_linked_and_the_last_has_none(tmp_path: Path) -> None:
     after = rewrite(FILE, {"layers.{i+1}.attention.0.q.weight": "layers.{i}.mlps.1.down"}, tmp_path)
     assert (
         "        for layer, next_layer in zip(self.layers[:-1], self.layers[1:], strict=True):\n"
-        '            object.__setattr__(layer, "next_layer", next_layer)  # a link, not a submodule\n' in after
+        "            # a link, not a submodule\n"
+        '            object.__setattr__(layer, "next_attention_0_q", next_layer.attention[0].q)\n' in after
     )
+
+
+def test_links_into_the_next_layer_make_no_chain(tmp_path: Path) -> None:
+    """A chain through all layers would be followed recursively by compilers and deepcopy."""
+    entries = {
+        "layers.{i+1}.attention.0.q.weight": "layers.{i}.mlps.1.down",
+        "layers.{i+1}.attention.1.q.weight": "layers.{i}.mlps.1.down",
+    }
+    after = rewrite(FILE, entries, tmp_path)
+    targets = [line.rpartition(", ")[2] for line in after.splitlines() if "object.__setattr__" in line]
+    assert targets == ["next_layer.attention[0].q)", "next_layer.attention[1].q)"]
+    assert after.count("for layer, next_layer in zip(") == 1
 
 
 def test_a_whole_layer_as_dependency_is_issued_inside_it(tmp_path: Path) -> None:
     """The loop over layers is left alone."""
     after = rewrite(FILE, {"layers.{i+1}.attention.0.q.weight": "layers.{i}"}, tmp_path)
     assert (
-        "        if self.next_layer is not None:\n"
-        "            npu_prefetch(prefetch, self.next_layer.attention[0].q.weight, x, 64)\n"
+        "        if self.next_attention_0_q is not None:\n"
+        "            npu_prefetch(prefetch, self.next_attention_0_q.weight, x, 64)\n"
         "        return x\n" in after
     )
 

@@ -108,9 +108,10 @@ def test_the_same_diff_serves_a_role_without_experts(tmp_path: Path) -> None:
 def test_experts_output_reaches_the_next_layers_router_and_experts() -> None:
     _, _, result = rewritten("longcat_a3_ep32_ffn")
     behind = result.after.partition("expert_out = self.experts(x, scale, counts)\n")[2].splitlines()
-    assert behind[0].strip() == "if self.next_layer is not None:"
-    assert "self.next_layer.mlp.router.classifier.weight, expert_out" in behind[1]
-    assert "self.next_layer.mlp.experts.w13_weight, expert_out" in behind[2]
+    assert behind[0].strip() == "if self.next_mlp_router_classifier is not None:"
+    assert "self.next_mlp_router_classifier.weight, expert_out" in behind[1]
+    assert behind[2].strip() == "if self.next_mlp_experts is not None:"
+    assert "self.next_mlp_experts.w13_weight, expert_out" in behind[3]
 
 
 @pytest.mark.parametrize("realisation", ["source", "wrap"])

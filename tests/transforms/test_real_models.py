@@ -108,7 +108,7 @@ def test_copies_pickles_and_new_parameters_prefetch_their_own_weights(tmp_path: 
     loaded, plan, result = rewritten("llama")
     module = loaded.rebuild(load_rewritten(loaded, result, tmp_path), enable_prefetch=True)
     copied = copy.deepcopy(module)
-    assert copied.model.layers[0].next_layer is copied.model.layers[1]
+    assert copied.model.layers[0].next_self_attn_q_proj is copied.model.layers[1].self_attn.q_proj
     buffer = io.BytesIO()
     torch.save(module, buffer)
     buffer.seek(0)
