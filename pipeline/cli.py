@@ -8,12 +8,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from models.problems import Problem, RefusedError
 from pipeline.arguments import VERBS, Arguments, help_text, parse_arguments
-from pipeline.progress import say
+from pipeline.progress import say, shortened
 
 # Wide enough for the sweep table where the width of the terminal is not known (a pipe, a CI log).
 _PIPE_WIDTH = 200
@@ -101,7 +101,8 @@ def _dispatch(words: Sequence[str]) -> Outcome:
 
 
 def _run(arguments: Arguments) -> Outcome:
-    from pipeline.sweep import run, shown
+    from pipeline.progress import shown
+    from pipeline.sweep import run
     from pipeline.tables import result_view
 
     result = run(arguments.tokens, arguments.multirun, arguments.words, _folders(arguments))
@@ -119,11 +120,13 @@ def _validate(arguments: Arguments) -> Outcome:
 
 
 def _propose(arguments: Arguments) -> Outcome:
+    from pipeline.config_files import config_dir_words
     from pipeline.propose import run_propose
     from pipeline.sweep import check_grid
 
-    checked = check_grid(arguments.tokens, False, _folders(arguments), rewrites=True)
-    markdown, data = run_propose(checked.prepared[0], checked.points[0].typed)
+    folders = _folders(arguments)
+    checked = check_grid(arguments.tokens, False, folders, rewrites=True)
+    markdown, data = run_propose(checked.prepared[0], [*config_dir_words(folders), *checked.points[0].typed])
     return Outcome(0, data, markdown, checked.warnings)
 
 
@@ -175,7 +178,13 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 
 def _refusal(refused: RefusedError) -> dict[str, Any]:
-    return {"status": "refused", "problems": [problem.to_json() for problem in refused.problems]}
+    return {"status": "refused", "problems": [_short(problem).to_json() for problem in refused.problems]}
+
+
+def _short(problem: Problem) -> Problem:
+    """A problem whose paths are relative where they can be."""
+    file = None if problem.file is None else shortened(problem.file)
+    return replace(problem, message=shortened(problem.message), fix=shortened(problem.fix), file=file)
 
 
 def _print(outcome: Outcome, as_json: bool, out: TextIO) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from models.problems import Problem
 from pipeline.overrides import GROUPS, did_you_mean
+from pipeline.progress import shown
 from pipeline.yaml_source import YamlSource
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -34,6 +35,11 @@ def files_of(choices: Mapping[str, str], folders: Sequence[Path]) -> dict[str, P
     """Group -> the YAML file that its option comes from."""
     found = {group: option_file(group, name, folders) for group, name in choices.items()}
     return {group: path for group, path in found.items() if path}
+
+
+def config_dir_words(folders: Sequence[Path]) -> list[str]:
+    """`--config-dir DIR` for every folder but our own: what a command needs to find the same files."""
+    return [word for folder in folders if folder.resolve() != CONF for word in ("--config-dir", shown(folder))]
 
 
 def is_utf8(path: Path) -> bool:

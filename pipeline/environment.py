@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -37,13 +37,16 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return _digest({key: value for key, value in config.items() if key not in _NOT_DECISIVE})
 
 
-def environment(config: Mapping[str, Any], command: str, config_files: Mapping[str, Path]) -> dict[str, Any]:
+def environment(
+    config: Mapping[str, Any], command: str, config_files: Mapping[str, Path], folders: Sequence[Path] = ()
+) -> dict[str, Any]:
     """The content of environment.json.
 
     Args:
         config: of the trial, plain and resolved.
         command: the command line, as a shell would read it.
         config_files: group -> the YAML file of its option.
+        folders: config folders; those beside our own are noted.
     """
     return {
         "key": trial_key(config),
@@ -57,6 +60,7 @@ def environment(config: Mapping[str, Any], command: str, config_files: Mapping[s
         "versions": versions(),
         "git": git(),
         "config_files": {g: {"file": _relative(p), "sha256": file_hash(p)} for g, p in config_files.items()},
+        "config_dirs": [_relative(f) for f in folders if f.resolve() != ROOT / "conf"],
         "sources": source_hashes(),
     }
 

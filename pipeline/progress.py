@@ -1,12 +1,26 @@
 """Progress and remarks for the person at the terminal: on stderr, one line each, so that logs of CI read well."""
 
+import re
 import sys
 import time
+from pathlib import Path
 
 
 def say(text: str) -> None:
-    """One line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One line on stderr; paths below the working directory are relative to it."""
+    print(shortened(text), file=sys.stderr, flush=True)
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be typed here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def shortened(text: str) -> str:
+    """A text with the working directory taken off the paths in it."""
+    here = str(Path.cwd())
+    return text if here == "/" else re.sub(rf"(?<![\w./-]){re.escape(here)}/(?=\S)", "", text)
 
 
 class Stopwatch:

@@ -20,7 +20,7 @@ def run_propose(prepared: Prepared, typed: Sequence[str] = ()) -> tuple[str, dic
 
     Args:
         prepared: from `experiment.prepare`.
-        typed: the overrides as the user typed them; the sweep that is proposed next keeps them.
+        typed: the overrides (and `--config-dir`) as the user typed them; the sweep that is proposed next keeps them.
 
     Raises:
         RefusedError: there is no source to change.

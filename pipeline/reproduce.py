@@ -38,7 +38,8 @@ def reproduce(directory: Path, folders: Sequence[Path] = (CONF,)) -> dict[str, A
         different = [d for trial in trials for d in trial["differences"]]
         same = bool(trials) and all(t["same"] for t in trials)
         return {"status": "ok", "directory": str(directory), "same": same, "differences": different, "trials": trials}
-    recorded, config, environment = _read(directory, folders)
+    recorded, config, environment = _read(directory)
+    folders = _with_recorded(folders, environment)
     differences = [*_edited_config(config, environment), *_edited_files(environment)]
     differences += _recomposed(directory, config, folders, environment)
     beside = _environment(environment)
@@ -84,7 +85,13 @@ def reproduction_view(data: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _read(directory: Path, folders: Sequence[Path]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _with_recorded(folders: Sequence[Path], environment: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The folders that are given, then those that the trial ran with, then our own."""
+    noted = [path for name in environment.get("config_dirs") or () if (path := locate(str(name))).is_dir()]
+    return tuple(dict.fromkeys([*(f for f in folders if f != CONF), *noted, CONF]))
+
+
+def _read(directory: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Status, configuration and environment of a finished trial's directory."""
     status = outputs.read_json(directory / "status.json")
     environment = outputs.read_json(directory / "environment.json")

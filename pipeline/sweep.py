@@ -11,11 +11,12 @@ from typing import Any, Literal
 from models.problems import Problem, RefusedError, raise_errors
 from pipeline import outputs, task
 from pipeline.compose import CONF, GridPoint, compose_points, hydra
+from pipeline.config_files import config_dir_words
 from pipeline.environment import command_line, interpreter_problems, trial_key
 from pipeline.launch import launch
 from pipeline.ledger import Ledger
 from pipeline.overrides import GROUPS, read_overrides
-from pipeline.progress import Stopwatch, say
+from pipeline.progress import Stopwatch, say, shown
 from pipeline.reporter import located
 
 INTERRUPTED = "interrupted"
@@ -191,7 +192,8 @@ def _run_sweep(
                     returned[trial["key"]] = trial
         except KeyboardInterrupt:
             lost = INTERRUPTED
-            say(f"interrupted; npu-recipes sweep.resume={shlex.quote(shown(directory))} goes on")
+            again = shlex.join([*config_dir_words(folders), f"sweep.resume={shown(directory)}"])
+            say(f"interrupted; npu-recipes {again} goes on")
         except Exception as error:  # the launcher itself broke: report what is there
             lost = f"the launcher failed: {type(error).__name__}: {error}"
             say(lost)
@@ -249,12 +251,6 @@ def heading(points: Sequence[GridPoint]) -> str:
         several = "kinds of hardware" if group == "hardware" else f"{group}s"
         words.append(names[0] if len(names) == 1 else f"{len(names)} {several}")
     return f"{words[0]} on {', '.join(words[1:])}"
-
-
-def shown(path: Path) -> str:
-    """A path as short as it can be typed here."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _resumed(tokens: Sequence[str]) -> Path | None:

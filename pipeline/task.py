@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from models.problems import Problem, RefusedError
 from pipeline import outputs
 from pipeline.compose import CONF, option_file
+from pipeline.config_files import config_dir_words
 from pipeline.environment import command_line, config_hash, environment, trial_key
 from pipeline.ledger import Ledger
 from pipeline.progress import Stopwatch, say
@@ -92,14 +93,14 @@ def run_trial_in(
         ledger.move(key, "running")
     outputs.write_status(directory, "running", key=key)
     files = {g: p for g in choices if (p := option_file(g, choices[g], folders))}
-    command = command_line(["run", *typed])
-    outputs.write_json(directory / "environment.json", environment(config, command, files))
+    words = ["run", *config_dir_words(folders), *typed]
+    outputs.write_json(directory / "environment.json", environment(config, command_line(words), files, folders))
     stage = "prepare"
     try:
         with _time_limit((config.get("trial") or {}).get("timeout")):
             prepared = PREPARED.pop(key, None) or prepare(config, files)
             stage = "trial"
-            result = _run(prepared, directory, typed, key, auto_graph=sweep is None)
+            result = _run(prepared, directory, words, typed, key, auto_graph=sweep is None)
     except KeyboardInterrupt:
         outputs.write_status(directory, "failed", key=key, stage=stage, error="interrupted")
         if ledger:
@@ -152,10 +153,12 @@ def failed_rungs(result: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} {r['status'].replace('_', ' ')}: {r.get('detail', '')}" for name, r in bad)
 
 
-def _run(prepared: Any, directory: Path, typed: Sequence[str], key: str, auto_graph: bool) -> dict[str, Any]:
+def _run(
+    prepared: Any, directory: Path, words: Sequence[str], typed: Sequence[str], key: str, auto_graph: bool
+) -> dict[str, Any]:
     from pipeline.trial import run_trial
 
-    command = [shlex.quote(word) for word in ("npu-recipes", "run", *typed)]
+    command = [shlex.quote(word) for word in ("npu-recipes", *words)]
     record = run_trial(prepared, directory, command, key, typed, auto_graph)
     return json.loads(json.dumps(record.to_json(), default=str))
 

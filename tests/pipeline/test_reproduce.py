@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import reproduce
+from pipeline.cli import main
 from tests.pipeline.cli_fixtures import RECIPE, App
 
 JSON = "format=json"
@@ -43,6 +44,14 @@ def test_a_whole_sweep(app: App):
     data = app("-m", RECIPE, "recipe.prefetch.coefficient=0.5,0.7", JSON).json
     found = app("reproduce", data["sweep_dir"], JSON).json
     assert found["same"] is True and len(found["trials"]) == 2
+
+
+def test_the_config_folders_of_the_trial_are_found_again(app: App, trial: Path, capsys: pytest.CaptureFixture[str]):
+    noted = json.loads((trial / "environment.json").read_text())
+    assert noted["config_dirs"] == [str(app.conf)] and f"run --config-dir {app.conf} {RECIPE}" in noted["command"]
+    capsys.readouterr()
+    assert main(["reproduce", str(trial), JSON]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
 def test_an_edited_configuration(app: App, trial: Path):
