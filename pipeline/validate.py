@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.experiment import Prepared
-from pipeline.figures import Figure
+from pipeline.figures import Figure, written
 from pipeline.resolve import Resolution, TargetMatch
 from pipeline.sizes_text import approximate_size
 
@@ -144,8 +144,10 @@ def _per_layer(saving: Figure | None) -> str:
     """`8.4 us/layer [3.1, 9.0]`, what is saved; negative is lost."""
     if saving is None:
         return ""
-    text = f"{saving.value:.1f} {saving.unit}/layer"
-    return text if saving.low is None else f"{text} [{saving.low:.1f}, {saving.high:.1f}]"
+    text = f"{written(saving.value)} {saving.unit}/layer"
+    if saving.low is None or saving.high is None:
+        return text
+    return f"{text} [{written(saving.low)}, {written(saving.high)}]"
 
 
 def _foot(resolution: Resolution) -> str:
