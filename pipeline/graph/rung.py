@@ -55,6 +55,7 @@ class GraphCheck:
         planned: prefetches in the plan.
         found: prefetch nodes in the graph (`Cmo`, or `npu_prefetch` of npugraph_ex); None if there is no graph.
         scopes_planned: SuperKernel scopes in the plan.
+        scoped_kernels_planned: kernels in these scopes as `validate` counts them.
         scoped_kernels: kernels in the graph that carry a scope; None if there is no graph.
         nodes: nodes of the graph; None if there is none.
         seconds: wall time of the worker.
@@ -69,6 +70,7 @@ class GraphCheck:
     planned: int
     found: int | None = None
     scopes_planned: int = 0
+    scoped_kernels_planned: int = 0
     scoped_kernels: int | None = None
     nodes: int | None = None
     seconds: float = 0.0
@@ -83,7 +85,11 @@ class GraphCheck:
         return {
             **self.rung.to_json(),
             "cmo": {"planned": self.planned, "found": self.found},
-            "scopes": {"planned": self.scopes_planned, "kernels": self.scoped_kernels},
+            "scopes": {
+                "planned": self.scopes_planned,
+                "kernels_planned": self.scoped_kernels_planned,
+                "kernels": self.scoped_kernels,
+            },
             "nodes": self.nodes,
             "seconds": round(self.seconds, 2),
             "peak_mib": round(self.peak_mib, 1),
@@ -114,7 +120,12 @@ def check_graph(
         The rung and its counts. Nothing is raised for what the worker does: a worker that dies is `could_not_check`.
     """
     plan, experiment = prepared.resolution.plan, prepared.experiment
-    result = GraphCheck(Rung("not_run", ""), len(plan.prefetch), scopes_planned=len(plan.scopes))
+    result = GraphCheck(
+        Rung("not_run", ""),
+        len(plan.prefetch),
+        scopes_planned=len(plan.scopes),
+        scoped_kernels_planned=sum(match.kernels for match in prepared.resolution.scope_matches),
+    )
     if plan.exe_mode not in MODES:
         return replace(result, rung=Rung("not_run", f"exe_mode {plan.exe_mode} makes no graph", "该执行模式不生成图"))
     try:
@@ -227,8 +238,9 @@ def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:
     by_zh = f"{result.front_end},{'有' if cann else '无'} CANN"
     counts = f"{result.found} {node} nodes for {result.planned} planned prefetches among {result.nodes} nodes"
     if plan.scopes:
-        counts_of = f"{result.scoped_kernels} kernels in {len(plan.scopes)} SuperKernel scopes, none outside them"
-        counts_zh = f"{len(plan.scopes)} 个 SuperKernel scope 内共 {result.scoped_kernels} 个算子,范围外没有"
+        inside, traced = result.scoped_kernels, result.scoped_kernels_planned
+        counts_of = f"{inside} kernels in {len(plan.scopes)} SuperKernel scopes ({traced} in the plan), none outside"
+        counts_zh = f"{len(plan.scopes)} 个 SuperKernel scope 内共 {inside} 个算子(计划 {traced} 个),范围外没有"
         shown, more = result.notes[:_SHOWN], max(0, len(result.notes) - _SHOWN)
         kinds, kinds_zh = [f"and {more} kinds more"] * bool(more), [f"另有 {more} 类"] * bool(more)
         scopes = f"; {counts_of}" + (f"; {_CUT.en}{', '.join([*map(str, shown), *kinds])}" if shown else "")

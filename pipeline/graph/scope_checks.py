@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, RESHAPES, Graph, Node
+from pipeline.graph.kernels import kernels_of
 from pipeline.graph.notes import Note
 from transforms.plan import Plan, Scope
 
@@ -53,8 +54,8 @@ def check_scopes(
 
 
 def count_scoped(graph: Graph) -> int:
-    """Kernels that carry a scope."""
-    return sum(bool(node.attrs.get("scope")) and _is_kernel(node) for node in graph.nodes)
+    """Kernels that carry a scope, counted as a workload counts them."""
+    return sum(bool(node.attrs.get("scope")) for node in kernels_of(graph).nodes)
 
 
 def describe(scope: Scope) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from models.workload import Kernel, WeightRead, Workload
-from pipeline.graph.graph import INPUTS, LAYOUTS, RESHAPES, Graph, Node
+from pipeline.graph.graph import INPUTS, Graph, Node
+from pipeline.graph.kernels import kernels_of
 from pipeline.graph.rung import check_graph
 from tests.pipeline.graph.test_rung import prepared, real
 
@@ -28,12 +29,6 @@ GE_NAMES = {
     # token ids where a die of a group subtracts its first row.
     "FloorMod": "Sub",
 }
-# No kernels: the prefetches, which a workload gets as copies, and the graph's end.
-NO_KERNELS = RESHAPES | INPUTS | {"Cmo", "NetOutput"}
-# Of constants only, these are computed when the graph is compiled. They make the empty tensors that stand for the
-# optional inputs of GroupedMatmul which are not given. Nothing else is excused: a mask made of constants (Fill, Triu)
-# is a kernel here.
-FOLDED = {"Cast", "Fill"}
 # Kernels that need not wait for what a trace says, but wait for it through others. MoeDistributeCombineV2 takes the
 # hidden states themselves only where zero experts return them.
 WAITS_LESS = {"MoeDistributeCombine"}
@@ -65,53 +60,21 @@ def launches_of_workload(workload: Workload) -> list[Launch]:
 
 def launches_of_graph(graph: Graph) -> list[Launch]:
     """The nodes that take time on the device, dead and folded ones left out."""
-    constant: set[str] = set()
-    weight_of: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.op == "Const" or (node.op in FOLDED and node.inputs and constant.issuperset(node.inputs)):
-            constant.add(node.name)
-        elif node.aliases:
-            weight_of[node.name] = node.aliases[0]
-        elif node.op in LAYOUTS and node.inputs[0] in weight_of:  # of a weight: the kernel reads it so
-            weight_of[node.name] = weight_of[node.inputs[0]]
-    alive: set[str] = set()
-    for node in reversed(graph.nodes):  # collectives get tensors to write to, which GE does not use
-        if node.op == "NetOutput" or any(reader.name in alive for reader in graph.consumers.get(node.name, ())):
-            alive.add(node.name)
-    kernels = [
-        node
-        for node in graph.nodes
-        if node.name in alive
-        and node.name not in constant
-        and node.name not in weight_of
-        and node.op not in NO_KERNELS
-        and not is_removed_copy(graph, node)
-    ]
-    place = {node.name: i for i, node in enumerate(kernels)}
+    kernels = kernels_of(graph)
+    place = {node.name: i for i, node in enumerate(kernels.nodes)}
     launches = []
-    for node in kernels:
-        sources = [kernel_behind(graph, name, place) for name in node.inputs if name not in weight_of]
+    for node in kernels.nodes:
+        sources = [kernel_behind(graph, name, place) for name in node.inputs if name not in kernels.weight_of]
         launches.append(
             Launch(
                 node.op,
-                frozenset(weight_of[name] for name in node.inputs if name in weight_of),
+                frozenset(kernels.weight_of[name] for name in node.inputs if name in kernels.weight_of),
                 frozenset(place[source] for source in sources if source is not None),
                 str(node.attrs.get("stream", "main")),
                 int(node.attrs.get("aic", 0)),
             )
         )
     return launches
-
-
-def is_removed_copy(graph: Graph, node: Node) -> bool:
-    """torchair copies query and key before ApplyRotaryPosEmb, which writes in place. GE deletes a copy of what has no
-    other reader and is no input of the graph (TensorMoveDeletePass)."""
-    if node.op != "TensorMove" or {reader.op for reader in graph.consumers[node.name]} != {"ApplyRotaryPosEmb"}:
-        return False
-    name = node.inputs[0]
-    while len(graph.consumers[name]) == 1 and graph.by_name[name].op in RESHAPES:
-        name = graph.by_name[name].inputs[0]
-    return len(graph.consumers[name]) == 1 and graph.by_name[name].op not in INPUTS
 
 
 def kernel_behind(graph: Graph, name: str, place: dict[str, int]) -> str | None:
@@ -159,6 +122,18 @@ def test_the_traced_step_is_the_step_that_the_compiler_sees(overrides):
     assert differences(model.workload, check.graph) == []
     layer = [kernel for kernel in model.workload.kernels if kernel.layer == 1]
     assert len(layer) >= 12  # and there is something to compare
+
+
+@real
+@pytest.mark.parametrize("runtime", ["ge_graph", "npugraph_ex"])
+def test_scopes_hold_as_many_kernels_as_the_plan_counts(runtime):
+    overrides = ("deployment=longcat_a3_ep32", "model.config.num_layers=2", "recipe.superkernel.allow=[npugraph_ex]")
+    model = prepared("longcat_flash/decode_full", *overrides, f"runtime={runtime}")
+    assert model.realisation is not None and model.realisation.source is not None
+    check = check_graph(model, model.realisation.source.after)
+    assert check.rung.status == "passed", check.rung.detail
+    assert check.scoped_kernels == check.scoped_kernels_planned == 76
+    assert check.found == check.planned == 19
 
 
 # ------------------------------------------------------------------------------------ what the comparison would notice
