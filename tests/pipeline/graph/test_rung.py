@@ -167,7 +167,7 @@ def toy(exe_mode="ge_graph"):
     plan = replace(PLAN, exe_mode=exe_mode)
     machine = SimpleNamespace(generation="a3")
     experiment = SimpleNamespace(config={"model": {}, "deployment": {}}, machine=machine)
-    return SimpleNamespace(resolution=SimpleNamespace(plan=plan), experiment=experiment)
+    return SimpleNamespace(resolution=SimpleNamespace(plan=plan, scope_matches=()), experiment=experiment)
 
 
 def test_without_a_front_end_it_did_not_run_and_says_how_to_get_it(tmp_path):
@@ -228,6 +228,7 @@ def test_a_worker_killed_from_outside_could_not_check_and_leaves_nothing(tmp_pat
     thread = threading.Thread(target=lambda: checks.append(check_graph(toy(), "", folder=folder)))
     thread.start()
     while not (pid_file.exists() and pid_file.read_text()):
+        assert thread.is_alive()
         time.sleep(0.02)
     pid = int(pid_file.read_text())
     request = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-3].decode()
