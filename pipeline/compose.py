@@ -20,6 +20,7 @@ from pipeline.config_files import (
     CONF,
     check_groups,
     check_runtime,
+    clashes,
     files_of,
     is_utf8,
     not_utf8,
@@ -228,7 +229,7 @@ def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[st
             if group not in chosen:
                 problems += _check_selected(group, names.get(group), chosen["recipe"], folders)
         chosen = {**{g: str(n) for g, n in names.items() if n}, **chosen}
-    return {"backend": "simulator", **chosen}, problems
+    return {"backend": "simulator", **chosen}, problems + clashes(chosen, folders)
 
 
 def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path]) -> list[Problem]:

@@ -37,6 +37,17 @@ def files_of(choices: Mapping[str, str], folders: Sequence[Path]) -> dict[str, P
     return {group: path for group, path in found.items() if path}
 
 
+def clashes(choices: Mapping[str, str], folders: Sequence[Path]) -> list[Problem]:
+    """Chosen options that several folders have: Hydra would take the built-in one, whatever the user meant."""
+    problems = []
+    for group, name in choices.items():
+        files = [f"{group}/{name}.yaml in {shown(folder)}" for folder in folders if option_file(group, name, [folder])]
+        if len(files) > 1:
+            message = f"{group}={name} is in several config folders: {'; '.join(files)}"
+            problems.append(Problem("error", "ambiguous-option", message, "Give your own file another name.", group))
+    return problems
+
+
 def config_dir_words(folders: Sequence[Path]) -> list[str]:
     """`--config-dir DIR` for every folder but our own: what a command needs to find the same files."""
     return [word for folder in folders if folder.resolve() != CONF for word in ("--config-dir", shown(folder))]

@@ -109,3 +109,12 @@ def test_a_grid_beyond_reason_is_refused_before_it_is_composed(folders: tuple[Pa
 @pytest.mark.parametrize("words", ["format=text,json", "trial.timeout=1,2", "sweep.fail_fast=true,false"])
 def test_what_does_not_decide_the_result_is_not_swept(folders: tuple[Path, ...], words: str):
     assert codes(folders, RECIPE, words) == ["not-sweepable"]
+
+
+def test_an_option_in_two_folders_is_refused(tmp_path: Path):
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "atlas_a3.yaml").write_text("name: atlas_a3\n")
+    overrides, _ = read_overrides(["recipe=qwen3/decode_prefetch", "hardware=atlas_a3"])
+    with pytest.raises(RefusedError) as refused:
+        compose_grid(overrides, False, (tmp_path, CONF))
+    assert [(p.code, p.key) for p in refused.value.problems] == [("ambiguous-option", "hardware")]
