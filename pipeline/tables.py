@@ -71,8 +71,9 @@ class TrialsTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         names = varying_names(self.trials)
-        headings = [*names.values(), *_HEADINGS]
-        rows = [[*(str((t.get("varying") or {}).get(k, "")) for k in names), *_cells(t)] for t in self.trials]
+        first = 0 if any(t.get("superkernel") for t in self.trials) else 1  # no scopes, no column about them
+        headings = [*names.values(), *_HEADINGS[first:]]
+        rows = [[*(str((t.get("varying") or {}).get(k, "")) for k in names), *_cells(t)[first:]] for t in self.trials]
         table = Table(title=Text(self.title), title_justify="left", show_lines=True, header_style="bold")
         if options.max_width >= self.WIDE:
             left = (*names.values(), *_HEADINGS[-2:])
