@@ -201,6 +201,8 @@ def _collect(body: list[ast.stmt], prefix: str, found: dict[str, list[ast.Functi
 
 def _configured_width(path: Path) -> int | None:
     for folder in path.resolve().parents:
+        if folder.name in ("site-packages", "dist-packages"):  # a tree above an environment is not the package's own
+            return None
         for name in ("ruff.toml", ".ruff.toml", "pyproject.toml"):
             file = folder / name
             if file.is_file():

@@ -90,3 +90,12 @@ def test_a_parsed_function_prints_as_it_was(lines: list[str]) -> None:
     assert definition is not None
     parsed = source.parsed(definition)
     assert parsed.code(parsed.node) == "".join(source.lines[definition.lineno - 1 :])
+
+
+def test_the_line_length_is_that_of_the_tree_not_of_one_that_holds_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 101\n")
+    installed = tmp_path / ".venv" / "site-packages" / "package"
+    installed.mkdir(parents=True)
+    line = f"x = {'1' * 93}\n"
+    assert SourceFile(tmp_path / "model.py", line).width == 101
+    assert SourceFile(installed / "model.py", line).width == 97
