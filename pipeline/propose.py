@@ -4,6 +4,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from models.problems import Problem, RefusedError
@@ -126,16 +127,21 @@ def _markdown(
         "(`recipe.prefetch.targets.NAME.dependency=...`). Then sweep:",
         "",
         "```",
-        _sweep(typed or [f"recipe={experiment.recipe.name}", f"deployment={experiment.deployment.name}"]),
+        _sweep(
+            typed or [f"recipe={experiment.recipe.name}", f"deployment={experiment.deployment.name}"],
+            experiment.recipe.prefetch.coefficient,
+        ),
         "```",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _sweep(typed: Sequence[str]) -> str:
+def _sweep(typed: Sequence[str], start: Decimal) -> str:
+    """The specification's 0.5 -> 0.7 -> 1.0, or the same steps from a recipe that starts lower."""
     key = "recipe.prefetch.coefficient"
+    steps = "0.5,0.7,1.0" if start >= Decimal("0.5") else f"{start},{start * 2},{min(start * 4, Decimal(1))}"
     kept = [word for word in typed if word.lstrip("+").partition("=")[0] not in (key, "format")]
-    return shlex.join(["npu-recipes", "-m", *kept, f"{key}=0.5,0.7,1.0"])
+    return shlex.join(["npu-recipes", "-m", *kept, f"{key}={steps}"])
 
 
 def _basis(coefficient: Any) -> str:

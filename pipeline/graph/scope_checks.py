@@ -39,12 +39,13 @@ def check_scopes(
     findings: list[Finding] = []
     notes: list[Note] = []
     inside: dict[str, str] = {}  # node -> label
+    kernels = {node.name for node in kernels_of(graph).nodes}
     for scope in plan.scopes:
         span, problem = _span(graph, scope)
         findings += [problem] if problem else []
         inside |= dict.fromkeys((node.name for node in span), scope.label)
         findings += _check_inside(scope, span, check_options=graph.kind == "ge")
-        notes += _notes(graph, scope, span, unfusable)
+        notes += _notes(graph, scope, span, unfusable, kernels)
     labels = {scope.label: scope for scope in plan.scopes}
     for node in graph.nodes:
         label = node.attrs.get("scope")
@@ -99,10 +100,13 @@ def _check_inside(scope: Scope, span: Sequence[Node], check_options: bool) -> li
     return findings
 
 
-def _notes(graph: Graph, scope: Scope, span: Sequence[Node], unfusable: Mapping[str, str]) -> list[Note]:
+def _notes(
+    graph: Graph, scope: Scope, span: Sequence[Node], unfusable: Mapping[str, str], kernels: set[str]
+) -> list[Note]:
     notes = []
-    for op in dict.fromkeys(node.op for node in span if node.op in unfusable and node.attrs.get("scope")):
-        nodes = [node for node in span if node.op == op]
+    scoped = [node for node in span if node.name in kernels and node.attrs.get("scope")]  # not what is folded
+    for op in dict.fromkeys(node.op for node in scoped if node.op in unfusable):
+        nodes = [node for node in scoped if node.op == op]
         message = f"{len(nodes)} {op} inside ({unfusable[op]}), first {nodes[0].name}: the scope may be cut there"
         notes.append(Note("scope-split", describe(scope), message, scope, op, unfusable[op], len(nodes)))
     copies = [node for node in span if node.op == graph.prefetch_op and node.attrs.get("scope")]
