@@ -48,6 +48,8 @@ class Kernel:
         inputs: indices of the kernels that produced its inputs (data flow, all streams).
         layer: decoder layer index, None outside the layers.
         fixed_us: time it takes whatever the machine (idle kernels), else None.
+        measured_us: time a profile shows for it, launch included; its bytes and operations explain part of that time,
+            the rest does not change with a plan. None: modelled.
     """
 
     index: int
@@ -65,6 +67,7 @@ class Kernel:
     inputs: tuple[int, ...] = ()
     layer: int | None = None
     fixed_us: float | None = None
+    measured_us: float | None = None
 
 
 @dataclass(frozen=True)

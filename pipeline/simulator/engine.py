@@ -68,6 +68,7 @@ class Packed(NamedTuple):
     units: np.ndarray  # [n] what it occupies while it runs: 1 AIC cores, 2 AIV cores, 3 both, 0 none
     ranks: np.ndarray  # [n] size of the communication group, 1 otherwise
     exact: np.ndarray  # [n] us that the kernel takes on any machine, -1 if modelled
+    measured: np.ndarray  # [n] us that the kernel took alone on a cold L2, -1 if not known
     other: np.ndarray  # [n] bytes that are no weights
     grouped: np.ndarray  # [n] 1 if the kernel walks expert by expert (a prefix is then whole experts)
     read_from: np.ndarray  # [n + 1] range of the kernel's weight reads
@@ -181,6 +182,28 @@ def own_costs(w, p, fixed, own):
         for x in range(w.read_from[i], w.read_from[i + 1]):
             own.need[x] = w.read_stored[x] * level(w.read_share, x, p[SHARE])
             own.first[x] = level(w.read_share, x, p[FIRST_SHARE]) if own.need[x] > 0.0 else 0.0
+        if w.measured[i] >= 0.0:
+            fit_measured(i, w, p, own, launch)
+
+
+@compiled
+def fit_measured(i, w, p, own, launch):
+    """Make kernel `i` take its measured time: what its bytes and operations do not explain is fixed.
+
+    Where they would take longer than it took, part of them came from L2 or ran faster, and they are scaled down: so a
+    prefetch never saves more than the kernel's traffic, and that never more than its time.
+    """
+    total = own.other[i]
+    for x in range(w.read_from[i], w.read_from[i + 1]):
+        total += own.need[x]
+    explained = max(own.core[i], max(total / min(p[HBM], own.cores[i] * p[CORE_BW]), total / own.l2[i]))
+    if explained > w.measured[i]:
+        scale = w.measured[i] / explained
+        own.core[i] *= scale
+        own.other[i] *= scale
+        for x in range(w.read_from[i], w.read_from[i + 1]):
+            own.need[x] *= scale
+    own.us[i] = max(0.0, max(0.0, w.measured[i] - explained) - launch)
 
 
 @compiled

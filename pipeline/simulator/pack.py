@@ -72,6 +72,7 @@ def pack(workload: Workload) -> PackedWorkload:
         units=_ints(0 if k.fixed_us is not None else _UNITS.get(k.engine, 0) for k in kernels),
         ranks=_floats(max(1, k.comm_ranks) for k in kernels),
         exact=_floats(-1.0 if k.fixed_us is None else k.fixed_us for k in kernels),
+        measured=_floats(-1.0 if k.measured_us is None else k.measured_us for k in kernels),
         other=_floats(0.0 if k.fixed_us is not None else k.other_bytes for k in kernels),
         grouped=_ints(k.op.startswith("GroupedMatmul") for k in kernels),
         read_from=_offsets([len(k.weights) for k in kernels]),
