@@ -1,0 +1,1 @@
+"""Where the kernels of a profile belong in the model."""
