@@ -25,7 +25,7 @@ from pipeline.compose import CONF, option_file
 from pipeline.config_files import config_dir_words
 from pipeline.environment import command_line, config_hash, environment, trial_key
 from pipeline.ledger import Ledger
-from pipeline.progress import Stopwatch, say
+from pipeline.progress import Stopwatch, say, shortened
 
 # What this process has prepared while validating the grid, by trial key: a trial in the same process takes it over.
 PREPARED: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def run_trial_in(
         result = _take_over(finished, directory)
         if ledger:
             ledger.move(key, "done", reused=str(finished))
-        say(f"  {label}: finished before, taken over from {finished} (trial.fresh=true runs it again)")
+        say(f"  {label}: finished before, taken over from {shortened(str(finished))} (trial.fresh=true runs it again)")
         return result
     if ledger and options.get("fail_fast") and "failed" in ledger.states().values():
         return _not_started(key, directory)
@@ -213,7 +213,7 @@ def _take_over(finished: Path, directory: Path) -> dict[str, Any]:
         shutil.copy2(finished / "status.json", directory / "status.json")
         result = {**result, "output_dir": str(directory)}
         outputs.write_json(directory / "record.json", result)
-    return {**result, "reused": [*result.get("reused", ()), f"the whole trial, from {finished}"]}
+    return {**result, "reused": [*result.get("reused", ()), f"the whole trial, from {shortened(str(finished))}"]}
 
 
 @contextlib.contextmanager

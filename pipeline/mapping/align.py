@@ -1,7 +1,8 @@
 """Global alignment of two kernel sequences: what a profile shows against what the model was traced to do.
 
-Needleman-Wunsch with linear gaps. A kernel that only one side has (fused, split, missing) is a gap. The sequences repeat
-layer after layer, so a pair is only as good as the next best place for it: the margin says how much worse that is.
+Needleman-Wunsch with linear gaps. A kernel that only one side has (fused, split, missing) is a gap. The sequences
+repeat layer after layer, so a pair is only as good as the next best place for it: the margin says how much worse
+that is.
 """
 
 from dataclasses import dataclass

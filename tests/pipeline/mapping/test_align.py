@@ -26,7 +26,7 @@ def test_equal_sequences_are_paired_one_to_one_and_surely() -> None:
 
 
 def test_a_kernel_that_the_model_does_not_know_is_left_out_and_the_rest_keeps_its_place() -> None:
-    profile = LAYER + [(OTHER, 0)] + LAYER
+    profile = [*LAYER, (OTHER, 0), *LAYER]
     found = align(sequence(profile), sequence(LAYER * 2), BASE)
     assert 7 not in found.left
     assert found.right.tolist() == list(range(14))
