@@ -20,15 +20,19 @@ def add_scopes(wrapped: Wrapped, plan: Plan) -> None:
     """Let the model open every scope when it enters the first module, and close it when it leaves the last.
 
     Call it after the prefetches' hooks were added: what waits for the input of the first module, or for the output of
-    the last one, is then issued outside.
+    the last one, is then issued outside. A step that raises closes what it has left open.
     """
     modules = dict(wrapped.module.named_modules())
+    running: list[tuple[str, str]] = []
     for scope in plan.scopes:
         options = ":".join(f"{name}={value}" for name, value in scope.options)
-        opened = _Open(wrapped.phase, scope.label, options)
-        closed = _Close(wrapped.phase, scope.label, options)
+        opened = _Open(wrapped.phase, running, scope.label, options)
+        closed = _Close(running, scope.label, options)
         wrapped.handles.append(modules[scope.first].register_forward_pre_hook(opened))
         wrapped.handles.append(modules[scope.last].register_forward_hook(closed, prepend=True))
+    if plan.scopes:
+        # The last module's hook does not run if one before it raises; the step's own hook does.
+        wrapped.handles.append(wrapped.root.register_forward_hook(_CloseLeft(running), always_call=True))
 
 
 def scope_problems(modules: Mapping[str, nn.Module], plan: Plan) -> list[Problem]:
@@ -57,23 +61,35 @@ def _problem(scope: Scope, message: str) -> Problem:
 @dataclass
 class _Open:
     phase: Phase
+    running: list[tuple[str, str]]
     label: str
     options: str
 
     def __call__(self, module: nn.Module, args: tuple) -> None:
         if self.phase.decode:
             open_scope(self.label, self.options)
+            self.running.append((self.label, self.options))
 
 
 @dataclass
 class _Close:
-    phase: Phase
+    running: list[tuple[str, str]]
     label: str
     options: str
 
     def __call__(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if self.phase.decode:
+        if (self.label, self.options) in self.running:
+            self.running.remove((self.label, self.options))
             close_scope(self.label, self.options)
+
+
+@dataclass
+class _CloseLeft:
+    running: list[tuple[str, str]]
+
+    def __call__(self, module: nn.Module, args: tuple, output: Any) -> None:
+        while self.running:
+            close_scope(*self.running.pop())
 
 
 EXAMPLES = (

@@ -1,5 +1,6 @@
 """SuperKernel scopes, alone and with prefetches, on the NPU-shaped models and on transformers' models."""
 
+import copy
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from models.loading import LoadedModel, load, load_deployment, load_spec
-from models.superkernel import superkernel_scope
+from models.superkernel import observe, superkernel_scope
 from tests.transforms import real_models
 from tests.transforms.real_models import TARGETS, make_plan
 from tests.transforms.test_npu_models import PROJECT, targets_of
@@ -108,6 +109,32 @@ def test_wrap_opens_the_same_scopes_and_can_be_undone(case: tuple[LoadedModel, P
 
 
 @pytest.mark.parametrize("realisation", ["source", "wrap"])
+def test_a_step_that_raises_inside_a_scope_closes_it(realisation: str, tmp_path: Path) -> None:
+    loaded, plan, result = realised("inside the attention")
+    if realisation == "source":
+        module = loaded.rebuild(load_rewritten(loaded, result, tmp_path), enable_superkernel=True)
+    else:
+        module = wrap(replace(loaded, module=copy.deepcopy(loaded.module)), plan).module
+    fails = [True]
+
+    def fail(child: torch.nn.Module, arguments: Any) -> None:
+        if fails[0] and len(scopes) == 3:
+            raise RuntimeError("in the second layer")
+
+    inside = module.get_submodule(plan.scopes[1].last)
+    inside.register_forward_pre_hook(fail)
+    with observe() as scopes, pytest.raises(RuntimeError, match="second layer"):
+        loaded.run(module, decode_steps=1)
+    done, cut = plan.scopes[:2]
+    assert [(s.opened, s.label) for s in scopes] == [(o, s.label) for s in (done, cut) for o in (True, False)]
+    fails[0] = False
+    with observe() as scopes:
+        loaded.run(module, decode_steps=1)
+    assert [s.label for s in scopes if s.opened] == [s.label for s in plan.scopes]
+    assert [s.label for s in scopes if not s.opened] == [s.label for s in plan.scopes]
+
+
+@pytest.mark.parametrize("realisation", ["source", "wrap"])
 def test_a_compiled_decode_step_opens_and_closes_them_in_order(realisation: str, tmp_path: Path) -> None:
     loaded, plan, result = realised("the reference's three")
     if realisation == "source":
@@ -154,6 +181,12 @@ REAL = {
 }
 
 
+STRATEGIES = {
+    "attention": [("attention_{i}", f"{L}self_attn", f"{L}self_attn")],
+    "decoder_layers": [("decoder_layers", "layers.0", "layers.2")],
+}
+
+
 @pytest.fixture
 def torchair(monkeypatch: pytest.MonkeyPatch) -> None:
     """What files of other trees call, made of our stand-in."""
@@ -170,3 +203,38 @@ def test_files_of_other_trees_get_a_helper_of_their_own(name: str, torchair: Non
     result = rewrite(loaded, plan)
     check(loaded, plan, result, tmp_path)
     assert result.after.count("def superkernel_scope(") == result.after.count("def check_superkernel(") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("llama", "attention"),
+        ("deepseek_v3", "attention"),
+        ("qwen3_moe", "decoder_layers"),
+        ("gpt_oss", "decoder_layers"),
+    ],
+)
+def test_strategies_on_them_as_source_as_diff_and_as_wrap(
+    name: str, strategy: str, torchair: None, tmp_path: Path
+) -> None:
+    loaded = real_models.load(name)
+    plan = replace(make_plan(loaded, TARGETS[name]), prefetch=(), scopes=make_scopes(loaded, STRATEGIES[strategy]))
+    result = rewrite(loaded, plan)
+    check(loaded, plan, result, tmp_path)
+    target = Path(tmp_path, *loaded.python_module.__name__.split(".")).with_suffix(".py")
+    target.parent.mkdir(parents=True)
+    codes = {}
+    for text in (result.before, result.after):
+        target.write_text(text)
+        for command in (["format", "--check"], ["check", "--select", "F,W,I"]):
+            options = ["--isolated", "--line-length", "119", str(target)]
+            done = subprocess.run([sys.executable, "-m", "ruff", *command, *options], capture_output=True)
+            codes[text, command[0]] = done.returncode
+    assert all(codes[result.after, command] <= codes[result.before, command] for command in ("format", "check"))
+    for arguments, expected in ((["-R"], result.before), ([], result.after)):
+        subprocess.run(["patch", "-p1", "-s", *arguments], input=result.diff, text=True, cwd=tmp_path, check=True)
+        assert target.read_text() == expected
+    baseline = loaded.run()
+    with wrap(loaded, plan) as module, followed(module) as seen:
+        assert all(map(torch.equal, baseline, loaded.run()))
+    assert opened(seen) == list(plan.scopes) * 3
