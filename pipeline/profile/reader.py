@@ -1,0 +1,166 @@
+"""Profiler files to `Profile` tables: `read_profiles(path)` for a file, a run, or a folder of many ranks."""
+
+import csv
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from models.problems import Problem, RefusedError
+from pipeline.profile.columns import RATIOS, Layout, recognise
+from pipeline.profile.discover import Found, Search, find
+from pipeline.profile.lines import parseable
+from pipeline.profile.rows import CAPTURE, Profile
+from pipeline.profile.text import utf8
+from pipeline.profile.values import line_problem, table
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read.
+
+    Attributes:
+        trace: fill in streams and steps from trace_view.json where the table lacks them.
+    """
+
+    trace: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Profiles:
+    """Everything found under one path.
+
+    Attributes:
+        profiles: one per rank, device and table, by rank; at least one.
+        problems: what was wrong with the files, those of `profiles` included.
+    """
+
+    profiles: tuple[Profile, ...]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One file's rows."""
+
+    file: Path
+    layout: Layout
+    kernels: pl.DataFrame
+    base_us: int
+    problems: list[Problem]
+
+
+def read_profiles(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Profiles:
+    """Read every kernel table at or under `path`.
+
+    Args:
+        path: a CSV file, an ASCEND_PROFILER_OUTPUT, an `*_ascend_pt` run, a `PROF_*` folder, or a parent of many.
+        options: how to read.
+
+    Raises:
+        RefusedError: there is no kernel in any file; says what was found and how to capture.
+    """
+    options = options or ReadOptions()
+    root = Path(path).expanduser()
+    search = find(root)
+    problems = list(search.problems)
+    profiles: list[Profile] = []
+    for found in search.tables:
+        parts = [part for file in found.files if (part := _read_file(file, problems)) is not None]
+        profiles += _profiles(found, [part for part in parts if part.kernels.height])
+    if not profiles:
+        raise RefusedError([*_nothing(root, search, problems), *(p for p in problems if p.severity == "warning")])
+    problems += [problem for profile in profiles for problem in profile.problems]
+    return Profiles(tuple(profiles), tuple(dict.fromkeys(problems)))
+
+
+def _read_file(file: Path, problems: list[Problem]) -> _Part | None:
+    """Rows of one file; None, with a problem, if there is no table in it."""
+    name = str(file)
+    try:
+        data, encoding = utf8(file.read_bytes())
+    except OSError as error:
+        problems.append(Problem("warning", "unreadable-file", str(error.strerror or error), file=name))
+        return None
+    start, skip, header = _header(data)
+    layout = recognise(header)
+    if layout is None:  # the file changed since it was found
+        problems.append(Problem("warning", "unreadable-file", "is no table of kernels", file=name))
+        return None
+    lines = parseable(data, start, skip, layout.fields)
+    del data
+    kernels, base, found = table(lines, layout, name)
+    if encoding:
+        message = f"is not UTF-8; read as {encoding if encoding != 'unknown' else 'UTF-8 with bad bytes replaced'}"
+        found.append(Problem("warning", "wrong-encoding", message, file=name))
+    if layout.twice:
+        message = f"has two columns {', '.join(dict.fromkeys(layout.twice))}; the first is used"
+        found.append(Problem("warning", "column-twice", message, file=name, line=skip))
+    for fields in sorted({count for _, count in lines.ragged}):
+        numbers = [number for number, count in lines.ragged if count == fields]
+        what = f"has {fields} fields instead of {layout.fields}" if fields >= 0 else "has quotes that don't match"
+        found.append(line_problem(name, numbers, "ragged-row", what + " and was left out"))
+    if not kernels.height:
+        problems += [*found, Problem("warning", "no-kernels", "has a header but no kernel", file=name)]
+    return _Part(file, layout, kernels, base, found)
+
+
+def _header(data: bytes) -> tuple[int, int, list[str]]:
+    """Byte at which the body starts, number of lines before it, and the names in the first line that isn't blank."""
+    start = skip = 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1 or len(data)
+        line, start, skip = data[start:end], end, skip + 1
+        if line.strip():
+            try:
+                return start, skip, next(csv.reader([line.decode("utf-8").rstrip("\r\n")]), [])
+            except csv.Error:
+                return start, skip, []
+    return start, skip, []
+
+
+def _profiles(found: Found, parts: list[_Part]) -> list[Profile]:
+    """The parts of one table joined, then one profile per device in it."""
+    if not parts:
+        return []
+    base = min(part.base_us for part in parts)
+    shifted = [
+        part.kernels.with_columns(pl.col("start_us") + float(part.base_us - base), pl.lit(at).alias("part"))
+        for at, part in enumerate(parts)
+    ]
+    kernels = pl.concat(shifted)
+    devices = sorted(kernels["device"].unique(), key=lambda device: (device is None, device))
+    layout = parts[0].layout
+    profiles = []
+    for device in devices:
+        mine = kernels.filter(pl.col("device").eq_missing(device))
+        first = [int((mine["part"] < at).sum()) for at in range(len(parts))]
+        mine = mine.drop("part")
+        profiles.append(
+            Profile(
+                source=parts[0].file,
+                rank=found.rank,
+                device=device,
+                kind=layout.kind,
+                layout=layout.tool,
+                base_us=base,
+                kernels=mine,
+                problems=tuple(problem for part in parts for problem in part.problems),
+                has_shapes=mine["input_shapes"].null_count() < mine.height,
+                has_ratios=any(mine[name].null_count() < mine.height for name in RATIOS if "mte2" in name),
+                files=tuple(part.file for part in parts),
+                first_rows=tuple(first),
+            )
+        )
+    return profiles
+
+
+def _nothing(root: Path, search: Search, problems: list[Problem]) -> list[Problem]:
+    """Why there is nothing to analyse."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        return errors
+    shown = "; ".join(search.other[:8]) + (f"; and {len(search.other) - 8} more" if len(search.other) > 8 else "")
+    message = f"no kernel of a profile in {root}. Found: {shown or 'nothing'}"
+    return [Problem("error", "no-profile", message, CAPTURE, key="profile")]

@@ -1,0 +1,141 @@
+"""Text of a kernel table to typed columns: exact starts, numbers or null, shapes without literal quotes."""
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+
+import polars as pl
+
+from models.problems import Problem
+from pipeline.profile.columns import Layout
+from pipeline.profile.lines import Lines
+from pipeline.profile.rows import SCHEMA
+
+ABSENT = ["N/A", "NA", "n/a", "--"]
+SHOWN = 5  # line numbers that a message names
+EXACT = pl.Decimal(38, 6)  # microseconds with 6 decimals
+DAY_US = 86_400_000_000  # further than this from the median start no kernel of the same run is
+PADDING = " \t\r\"'"
+
+
+def table(lines: Lines, layout: Layout, file: str) -> tuple[pl.DataFrame, int, list[Problem]]:
+    """Kernels with starts relative to a base; the base in integer microseconds; what was not a number or had no time.
+
+    A row without a start or a duration is left out; any other cell that isn't what its column holds becomes null.
+    Both are reported, with line numbers.
+    """
+    raw = _text(lines, layout)
+    problems: list[Problem] = []
+    header_again = raw["duration_us"].str.strip_chars(PADDING).str.to_lowercase().str.contains(r"duration\s*\(us\)$")
+    if header_again.fill_null(False).any():
+        problems.append(_told(file, raw.filter(header_again)["line"], "repeated-header", "repeats the header"))
+        raw = raw.filter(~header_again.fill_null(False))
+    columns = {"line": raw["line"]}
+    for name, kind in SCHEMA.items():
+        if name in ("line", "start_us"):
+            continue
+        if name not in layout.index:
+            columns[name] = pl.Series(name, [None], dtype=kind).new_from_index(0, raw.height)
+        elif kind == pl.String():
+            columns[name] = _words(raw[name], keep_empty=name.endswith("_shapes"))
+        else:
+            columns[name] = _numbers(raw[name], kind, raw["line"], file, problems)
+        if name in layout.index:
+            raw = raw.drop(name)
+    exact = _starts(raw["start_us"])
+    frame = pl.DataFrame([*columns.values(), exact])
+    timed = frame["start_us"].is_not_null() & (frame["duration_us"] >= 0).fill_null(False)
+    if not timed.all():
+        problems.append(
+            _told(file, frame.filter(~timed)["line"], "row-without-time", "has no usable start or duration")
+        )
+        frame = frame.filter(timed)
+    frame, base = _rebased(frame, file, problems)
+    return frame.select(*SCHEMA), base, problems
+
+
+def _text(lines: Lines, layout: Layout) -> pl.DataFrame:
+    """The columns we read, as text, with the line numbers."""
+    names = {f"column_{at + 1}": ours for ours, at in layout.index.items()}
+    if not len(lines.numbers):
+        return pl.DataFrame(schema={"line": pl.Int64(), **dict.fromkeys(names.values(), pl.String())})
+    frame = pl.read_csv(
+        lines.data,
+        has_header=False,
+        skip_lines=lines.skip,
+        schema={f"column_{at + 1}": pl.String() for at in range(layout.fields)},
+        columns=list(names),
+        null_values=ABSENT,
+        empty_string_is_null=False,
+    ).rename(names)
+    return frame.insert_column(0, pl.Series("line", lines.numbers))
+
+
+def _words(cells: pl.Series, keep_empty: bool) -> pl.Series:
+    """Cells without padding and literal quotes. An empty shape is a scalar's, any other empty cell is absent."""
+    cells = cells.str.strip_chars(PADDING)
+    return cells if keep_empty else cells.set(cells == "", None)
+
+
+def _numbers(cells: pl.Series, kind: pl.DataType, lines: pl.Series, file: str, problems: list[Problem]) -> pl.Series:
+    """Finite numbers of a column, null where there is none."""
+    values = cells.cast(kind, strict=False)
+    left = values.is_null() & (cells != "").fill_null(False)
+    if left.any():
+        # Padded, or an integer written as a float.
+        again = cells.filter(left).str.strip_chars(PADDING).cast(pl.Float64(), strict=False).cast(kind, strict=False)
+        values = values.scatter(left.arg_true(), again)
+    if kind == pl.Float64():
+        values = values.set(~values.is_finite().fill_null(True), None)
+    bad = values.is_null() & (cells.str.strip_chars(PADDING) != "").fill_null(False)
+    if bad.any():
+        example = cells.filter(bad)[0][:40]
+        told = _told(file, lines.filter(bad), "not-a-number", f"has no number in column {cells.name}: {example!r}")
+        problems.append(told)
+    return values
+
+
+def _starts(cells: pl.Series) -> pl.Series:
+    """Starts as exact decimals: as float64 an epoch in microseconds is good for 0.25 us only."""
+    text = cells.str.strip_chars(PADDING)
+    exact = text.cast(EXACT, strict=False)
+    left = exact.is_null() & (text != "").fill_null(False)
+    if left.any():
+        exact = exact.scatter(left.arg_true(), [_decimal(cell) for cell in text.filter(left)])
+    return exact
+
+
+def _decimal(text: str) -> Decimal | None:
+    """A start that polars does not take, such as one with more than 6 decimals."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    return value.quantize(Decimal("1e-6")) if value.is_finite() and abs(value) < 10**20 else None
+
+
+def _rebased(frame: pl.DataFrame, file: str, problems: list[Problem]) -> tuple[pl.DataFrame, int]:
+    """Starts less the integer microsecond of the earliest, as float64; a start far from all others is left out."""
+    if not frame.height:
+        return frame.with_columns(pl.col("start_us").cast(pl.Float64())), 0
+    exact = frame["start_us"]
+    middle = exact.sort()[exact.len() // 2]
+    near = ((exact - middle).cast(pl.Float64()).abs() < DAY_US).fill_null(False)
+    if not near.all():
+        problems.append(_told(file, frame.filter(~near)["line"], "start-far-off", "starts over a day from the others"))
+        frame = frame.filter(near)
+        exact = frame["start_us"]
+    earliest = exact.min()
+    base = int(earliest) if isinstance(earliest, Decimal) else 0
+    relative = (exact - Decimal(base)).cast(pl.Float64()).alias("start_us")
+    return frame.with_columns(relative), base
+
+
+def _told(file: str, lines: pl.Series, code: str, what: str) -> Problem:
+    return line_problem(file, lines.to_list(), code, what)
+
+
+def line_problem(file: str, lines: Sequence[int], code: str, what: str, fix: str = "") -> Problem:
+    """One warning for all lines with the same trouble: how many, the first few by number."""
+    few = ", ".join(map(str, lines[:SHOWN])) + (", ..." if len(lines) > SHOWN else "")
+    message = f"line {few} {what}" if len(lines) == 1 else f"{len(lines)} lines ({few}): each {what}"
+    return Problem("warning", code, message, fix, file=file, line=lines[0])
