@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 
@@ -51,3 +52,25 @@ def raise_errors(problems: Iterable[Problem]) -> list[Problem]:
     if any(p.severity == "error" for p in problems):
         raise RefusedError(problems)
     return problems
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant; None if nothing is close."""
+    names = [str(name) for name in known]
+    close = get_close_matches(word, names, 1, 0.6)
+    if not close:  # a nested name (`group/name`) may be close by its last part only
+        tails = {name.rsplit("/", 1)[-1]: name for name in names}
+        close = [tails[tail] for tail in get_close_matches(word.rsplit("/", 1)[-1], list(tails), 1, 0.7)]
+    return close[0] if close else None
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """` Did you mean x?`, to follow a sentence, or "" if nothing known is close."""
+    near = nearest(word, known)
+    return f" Did you mean `{near}`?" if near is not None else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence with the nearest known word, or with all of them if none is close."""
+    names = [str(name) for name in known]
+    return hint(word, names).strip() or (f"Known: {', '.join(names)}." if names else "")

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.problems import Problem, RefusedError
-from pipeline.overrides import did_you_mean
+from models.problems import Problem, RefusedError, hint
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
                 problems.append(Problem("error", "no-config-dir", f"--config-dir: `{value}` is no directory"))
         elif word.startswith("-") and not word.startswith("-="):
             flags = ["-m", "--multirun", "-h", "--help", "--config-dir"]
-            message = f"there is no flag `{word}`.{did_you_mean(word, flags)}"
+            message = f"there is no flag `{word}`.{hint(word, flags)}"
             fix = "Flags: -m (sweep), --help, --config-dir DIR; everything else is key=value."
             problems.append(Problem("error", "unknown-flag", message, fix))
         elif verb is not None and VERBS[verb].positional and (Path(word).exists() or not _is_override(word)):
@@ -188,7 +187,7 @@ def _not_a_word(word: str, verb: str | None) -> Problem:
     known = [name for name, v in VERBS.items() if v.ready]
     fix = f"Verbs: {', '.join(known)}. Everything else is written key=value."
     if verb is None:
-        return Problem("error", "unknown-verb", f"there is no verb `{word}`.{did_you_mean(word, known)}", fix)
+        return Problem("error", "unknown-verb", f"there is no verb `{word}`.{hint(word, known)}", fix)
     return Problem("error", "unexpected-word", f"`{word}` is not an override (key=value)", fix)
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models.problems import Problem, RefusedError
+from models.problems import Problem, RefusedError, hint
 from pipeline.compose_errors import hydra_problem, placed_default, without_here, yaml_problem
 from pipeline.config_files import (
     CONF,
@@ -27,7 +27,7 @@ from pipeline.config_files import (
     option_file,
     options,
 )
-from pipeline.overrides import GROUPS, UserOverride, did_you_mean
+from pipeline.overrides import GROUPS, UserOverride
 from pipeline.yaml_source import YamlSource
 
 MOST_POINTS = 10_000
@@ -251,7 +251,7 @@ def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path])
 
 def _unknown_option(group: str, name: str, folders: Sequence[Path]) -> Problem:
     known = list(options(group, folders))
-    message = f"there is no {group} `{name}`.{did_you_mean(name, known)}"
+    message = f"there is no {group} `{name}`.{hint(name, known)}"
     return Problem("error", f"unknown-{group}", message, f"Known: {', '.join(known) or 'none'}.", group)
 
 
@@ -308,7 +308,7 @@ def _missing_deletions(
         for part in override.key.split("."):
             if not isinstance(place, Mapping) or part not in place:
                 known = list(map(str, place)) if isinstance(place, Mapping) else []
-                message = f"there is no `{override.key}` to delete.{did_you_mean(part, known)}"
+                message = f"there is no `{override.key}` to delete.{hint(part, known)}"
                 fix = f"There are: {', '.join(known)}." if known else ""
                 problems.append(Problem("error", "unknown-key", message, fix, override.key))
                 break
@@ -330,7 +330,7 @@ def _check_values(config: Mapping[str, Any]) -> list[Problem]:
         value = place.get(leaf) if leaf and isinstance(place, Mapping) else place
         if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
             texts = [str(a).lower() if isinstance(a, bool) else str(a) for a in allowed]
-            message = f"`{value}` is not one of {', '.join(texts)}.{did_you_mean(str(value), texts)}"
+            message = f"`{value}` is not one of {', '.join(texts)}.{hint(str(value), texts)}"
             problems.append(Problem("error", "bad-value", message, "", key))
     timeout = config["trial"].get("timeout") if isinstance(config.get("trial"), Mapping) else None
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):

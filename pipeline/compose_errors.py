@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.problems import Problem
+from models.problems import Problem, hint
 from pipeline.config_files import options
-from pipeline.overrides import did_you_mean
 from pipeline.yaml_source import YamlSource
 
 # As Hydra words it.
@@ -52,7 +51,7 @@ def placed_default(problem: Problem, folders: Sequence[Path]) -> Problem:
     texts = _default_texts(file) if file else []
     at = next((k for k, text in enumerate(texts) if f"/{wanted}".endswith(f"/{text.lstrip('/').split('@')[0]}")), None)
     line = YamlSource(file, group).line(f"{group}.defaults.{at}") if file and at is not None else None
-    near = did_you_mean(option, list(options(group, folders)))
+    near = hint(option, list(options(group, folders)))
     return replace(
         problem,
         code="unknown-default",

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.problems import Problem
-from pipeline.overrides import GROUPS, did_you_mean
+from models.problems import Problem, hint
+from pipeline.overrides import GROUPS
 from pipeline.progress import shown
 from pipeline.yaml_source import YamlSource
 
@@ -83,7 +83,7 @@ def check_runtime(config: Mapping[str, Any], files: Mapping[str, Path]) -> list[
     problems = []
     for key in config.get("runtime") or {}:
         if key not in _RUNTIME_KEYS:
-            message = f"unknown key `{key}` in `runtime`.{did_you_mean(str(key), _RUNTIME_KEYS)}"
+            message = f"unknown key `{key}` in `runtime`.{hint(str(key), _RUNTIME_KEYS)}"
             file, line = YamlSource(files["runtime"], "runtime").place(f"runtime.{key}")
             fix = f"Known keys: {', '.join(_RUNTIME_KEYS)}."
             problems.append(Problem("error", "unknown-key", message, fix, f"runtime.{key}", file, line))

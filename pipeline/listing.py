@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.problems import Problem, RefusedError
+from models.problems import Problem, RefusedError, hint
 from pipeline.compose import CONF, options
 from pipeline.environment import ROOT
-from pipeline.overrides import did_you_mean
 
 _SECTIONS = {
     "models": "model",
@@ -63,7 +62,7 @@ def _section(name: str) -> str:
     for section in known:
         if name in (section, _SECTIONS.get(section), section.rstrip("s")):
             return section
-    message = f"there is nothing like `{name}` to list.{did_you_mean(name, known)}"
+    message = f"there is nothing like `{name}` to list.{hint(name, known)}"
     raise RefusedError([Problem("error", "unknown-group", message, f"Known: {', '.join(known)}.")])
 
 

@@ -8,10 +8,9 @@ against the known ones; keys below `recipe`, `model`, `deployment` and `hardware
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from models.problems import Problem
+from models.problems import Problem, hint
 
 GROUPS = ("model", "recipe", "deployment", "hardware", "runtime", "backend")
 
@@ -112,15 +111,6 @@ def quote_paths(value: str) -> str:
     return "".join(parts)
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """` Did you mean x?`, or "" if nothing known is close."""
-    close = get_close_matches(name, known, 1, 0.6)
-    if not close:  # a nested name may be close by its last part only
-        tails = {k.rsplit("/", 1)[-1]: k for k in known}
-        close = [tails[t] for t in get_close_matches(name.rsplit("/", 1)[-1], list(tails), 1, 0.7)]
-    return f" Did you mean `{close[0]}`?" if close else ""
-
-
 def _read(token: str) -> tuple[UserOverride | None, Problem | None]:
     match = _TOKEN.fullmatch(token)
     assert match is not None
@@ -155,12 +145,12 @@ def _unknown_key(key: str) -> Problem | None:
         return Problem("error", "owned-key", f"`{key}` selects a group in the recipe's file only", fix, key)
     known = [*GROUPS, *KEYS]
     if top not in known:
-        message = f"there is no key `{top}`.{did_you_mean(top, known)}"
+        message = f"there is no key `{top}`.{hint(top, known)}"
         return Problem("error", "unknown-key", message, f"Known keys: {', '.join(known)}.", key)
     if top in KEYS and rest not in ("", *KEYS[top]):
         if not KEYS[top]:
             return Problem("error", "unknown-key", f"`{top}` is a single value and has no keys below it", "", key)
-        message = f"`{top}` has no key `{rest}`.{did_you_mean(rest, KEYS[top])}"
+        message = f"`{top}` has no key `{rest}`.{hint(rest, KEYS[top])}"
         return Problem("error", "unknown-key", message, f"Known keys: {', '.join(KEYS[top])}.", key)
     return None
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from models.paths import Pattern
-from models.problems import Problem
+from models.problems import Problem, did_you_mean
 from pipeline.recipe_fields import (
     check_keys,
     read_coefficient,
@@ -17,7 +17,7 @@ from pipeline.recipe_fields import (
     read_switch,
     read_text,
 )
-from pipeline.reporter import Reporter, did_you_mean
+from pipeline.reporter import Reporter
 from pipeline.superkernel_section import SuperKernelSection, parse_superkernel
 from pipeline.yaml_source import YamlSource
 from transforms.plan import Port

@@ -5,7 +5,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from models.paths import Pattern, PatternError, parse_pattern
-from pipeline.reporter import Reporter, did_you_mean
+from models.problems import did_you_mean
+from pipeline.reporter import Reporter
 from pipeline.sizes_text import SizeError, parse_size
 from transforms.plan import Port
 

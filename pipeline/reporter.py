@@ -1,7 +1,6 @@
 """Collects problems and finds the file and line that each one belongs to."""
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -77,12 +76,3 @@ def _look_up(config: Any, key: str) -> Any:
     for part in key.split("."):
         config = config.get(part, MISSING) if isinstance(config, Mapping) else MISSING
     return config
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known word, or the known words if none is near."""
-    known = [str(k) for k in known]
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f"Did you mean `{near[0]}`?"
-    return f"Known: {', '.join(known)}." if known else ""

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.reporter import Reporter, did_you_mean
+from models.problems import did_you_mean
+from pipeline.reporter import Reporter
 
 Options = tuple[tuple[str, str], ...]
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.paths import Pattern
+from models.problems import did_you_mean
 from pipeline.recipe_fields import check_keys, read_path, read_switch
-from pipeline.reporter import Reporter, did_you_mean
+from pipeline.reporter import Reporter
 from pipeline.superkernel_options import Options, read_options
 
 SUPERKERNEL_KEYS = ("enabled", "strategy", "options", "allow", "phase", "scopes")

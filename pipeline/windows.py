@@ -1,6 +1,6 @@
 """A plan on the time axis: its copies, its windows, and how many bytes wait in L2."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -69,11 +69,6 @@ def in_flight(placements: Sequence[Placement], sizes: Sequence[int], kernels: in
     waiting = list(accumulate(change))
     most = [max(waiting[p.producer + 1 : p.reader + 1], default=0) for p in placements]
     return most, max(waiting)
-
-
-def crossed(workload: Workload, placement: Placement) -> Iterable[int]:
-    """Kernels between the dependency and the target in program order, both excluded: what shares the window."""
-    return range(placement.producer + 1, placement.reader)
 
 
 def _placement(entry: Prefetch, flow: Flow) -> Placement:

@@ -1,11 +1,10 @@
 """The registered transforms: an explicit list. Each file has the transform, its doc and its examples."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from models.problems import Problem, RefusedError
+from models.problems import Problem, RefusedError, did_you_mean
 from transforms import prefetch_source, prefetch_wrap, source, superkernel_source, superkernel_wrap, wrap
 from transforms.example import Example
 from transforms.plan import Plan
@@ -80,8 +79,7 @@ def transform(name: str) -> Transform:
         RefusedError: there is none; names the nearest.
     """
     if name not in TRANSFORMS:
-        near = difflib.get_close_matches(name, TRANSFORMS, n=1)
-        fix = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(TRANSFORMS)}."
+        fix = did_you_mean(name, TRANSFORMS)
         raise RefusedError([Problem("error", "unknown-transform", f"no transform {name!r}", fix, "transform")])
     return TRANSFORMS[name]
 

@@ -1,6 +1,5 @@
 """A machine model: exact figures, and unknowns with a band and a source each, as in `conf/hardware/*.yaml`."""
 
-import difflib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.problems import Problem, raise_errors
+from models.problems import Problem, hint, raise_errors
 from pipeline.simulator.parameters import ENGINES, UNITS, UNKNOWNS, Parameters
 
 GENERATIONS = ("a2", "a3", "950")
@@ -206,8 +205,7 @@ class _Check:
         names = list(known)
         for key in mapping:
             if key not in names:
-                near = difflib.get_close_matches(str(key), names, n=1)
-                fix = f"Did you mean `{near[0]}`?" if near else ""
+                fix = hint(str(key), names).strip()
                 self.error(f"{prefix}{key}", "unknown-key", f"unknown key; known are {', '.join(names)}", fix)
 
     def mapping(self, mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:

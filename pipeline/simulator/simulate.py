@@ -75,18 +75,6 @@ class StepResult:
         """Time of each kernel, us."""
         return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
 
-    def copied_in_flight(self, workload: Workload) -> float:
-        """Most bytes that copies had brought, and no kernel had read yet, at any moment."""
-        changes: list[tuple[float, float]] = []
-        for copy in self.copies:
-            reads = [self.ends[k] for k in _readers(workload).get(copy.weight, ()) if self.ends[k] > copy.start]
-            changes += [(copy.end, copy.moved), (max(copy.end, min(reads, default=self.time)), -copy.moved)]
-        most = now = 0.0
-        for _, change in sorted(changes):
-            now += change
-            most = max(most, now)
-        return most
-
 
 def simulate(
     workload: Workload,
@@ -157,14 +145,6 @@ def packed_workload(workload: Workload) -> PackedWorkload:
 
 
 _PACKED: dict[int, PackedWorkload] = {}
-
-
-def _readers(workload: Workload) -> dict[str, list[int]]:
-    readers: dict[str, list[int]] = {}
-    for kernel in workload.kernels:
-        for read in kernel.weights:
-            readers.setdefault(read.weight, []).append(kernel.index)
-    return readers
 
 
 def _stuck(workload: Workload, ends: np.ndarray) -> str:

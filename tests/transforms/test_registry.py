@@ -104,5 +104,5 @@ class _Named(list):
 
 
 def test_an_unknown_transform_names_the_nearest() -> None:
-    with pytest.raises(RefusedError, match=r"Did you mean prefetch\.source\?"):
+    with pytest.raises(RefusedError, match=r"Did you mean `prefetch\.source`\?"):
         transform("prefetch.sourc")

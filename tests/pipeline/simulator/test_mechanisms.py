@@ -288,12 +288,3 @@ def test_a_weight_without_a_band_keeps_its_share() -> None:
     step = workload(Kernel(0, "GroupedMatmul", "", "cube", weights=(read,)))
     for level in (-1, 0, 1):
         assert simulate(step, [], parameters(routing=level)).time == pytest.approx(4.0)
-
-
-def test_most_bytes_in_flight() -> None:
-    """a and b are both there when a is read; c comes after b was read."""
-    step = workload(
-        idle(0, 30.0), matmul(1, "a", 4 * MB), matmul(2, "b", 6 * MB), idle(3, 20.0), matmul(4, "c", 5 * MB)
-    )
-    copies = [Copy("a", -1, 4 * MB), Copy("b", -1, 6 * MB), Copy("c", 2, 5 * MB)]
-    assert simulate(step, copies, parameters()).copied_in_flight(step) == pytest.approx(10 * MB)
