@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from models.architectures import ARCHITECTURES, Architecture
 from models.deployment import Deployment
+from models.hf.types import is_transformers, type_problem
 from models.metadata import make_metadata
 from models.problems import Problem, RefusedError, raise_errors
 from models.records import read_record
@@ -30,7 +31,7 @@ class ModelSpec:
 
     Attributes:
         name: the config group's option, e.g. `longcat_flash`.
-        architecture: key of `ARCHITECTURES`.
+        architecture: key of `ARCHITECTURES`, or `hf/<model_type>` for a model of transformers.
         config: the full-size dimensions, names as in the checkpoint's config.json.
         tiny: overlay on `config` that shrinks the numbers and keeps the structure.
     """
@@ -49,6 +50,10 @@ class ModelSpec:
         """
         values, problems = read_record(cls, mapping, "model", file)
         name = values.get("architecture")
+        if name is not None and is_transformers(name):
+            problem = type_problem(name.partition("/")[2], file=file)
+            raise_errors([*problems, *([problem] if problem else [])])
+            return cls(**values)
         if name is not None and name not in ARCHITECTURES:
             near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
             fix = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(sorted(ARCHITECTURES))}."
@@ -216,6 +221,10 @@ def load(spec: ModelSpec, deployment: Deployment, exe_mode: str, size: Size) -> 
     Raises:
         RefusedError: fields of the config are missing, unknown or ill-typed, or sizes do not divide dimensions.
     """
+    if is_transformers(spec.architecture):
+        from models.hf.loaded import load_transformers
+
+        return load_transformers(spec, deployment, exe_mode, size)
     architecture = ARCHITECTURES[spec.architecture]
     python_module = architecture.load()
     config_class = _config_class(architecture)
@@ -245,11 +254,13 @@ def load(spec: ModelSpec, deployment: Deployment, exe_mode: str, size: Size) -> 
 
 
 def load_spec(name: str, **config: Any) -> ModelSpec:
-    """The model of `conf/model/<name>.yaml`; keyword arguments replace fields of its `config`.
+    """The model of `conf/model/<name>.yaml`, or of transformers (`hf/<model_type>`), with fields of `config` replaced.
 
     Raises:
         RefusedError: there is no such file, or it is not a model.
     """
+    if is_transformers(name):
+        return ModelSpec.from_mapping({"name": name, "architecture": name, "config": config})
     mapping, file = _read_yaml("model", name)
     mapping["config"] = {**mapping.get("config", {}), **config}
     return ModelSpec.from_mapping(mapping, file)

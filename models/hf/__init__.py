@@ -1,0 +1,1 @@
+"""Any causal language model of the installed transformers, as a model of ours."""

@@ -1,0 +1,71 @@
+"""From a configuration of transformers to a module that can be run."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.hf.families import DECODER
+from models.hf.types import class_name
+from models.problems import Problem, RefusedError
+
+
+def build(config: Any, model_type: str, size: str) -> nn.Module:
+    """The causal language model of a configuration, with eager attention, in eval mode.
+
+    Args:
+        config: of `full_config` or `tiny_config`; it is changed (dtype, attention).
+        model_type: as the user gave it.
+        size: `full` in bf16 on `meta`, or `tiny` in float32 on the CPU with seeded weights.
+
+    Raises:
+        RefusedError: the model can't be built: a package is missing, or its values don't fit together.
+    """
+    import transformers
+
+    full = size == "full"
+    dtype = torch.bfloat16 if full else torch.float32
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta" if full else "cpu"):
+            torch.manual_seed(0)
+            if model_type in DECODER:
+                cls = getattr(transformers, class_name(model_type))
+                module = cls._from_config(config, dtype=dtype, attn_implementation="eager")
+            else:
+                auto = transformers.AutoModelForCausalLM
+                module = auto.from_config(config, dtype=dtype, attn_implementation="eager")
+    except ImportError as error:
+        message = f"{model_type} needs a package that is not installed: {_first(error)}"
+        raise RefusedError([Problem("error", "missing-package", message, "Install it.", "model")]) from error
+    except Exception as error:  # whatever a modeling file raises
+        message = f"{class_name(model_type)} can't be built: {type(error).__name__}: {_first(error)}"
+        key = "model.config" if full else "model.tiny"
+        raise RefusedError([Problem("error", "cannot-build", message, f"Change {key}.FIELD.", key)]) from error
+    module = module.eval().requires_grad_(False)
+    if not full:
+        _spread(module)
+    return module
+
+
+def file_module(layer: nn.Module) -> ModuleType:
+    """The Python module whose file holds a layer's class."""
+    return sys.modules[type(layer).__module__]
+
+
+def _spread(module: nn.Module) -> None:
+    """Seeded noise on vectors, so that no norm is one and no bias is zero; constant matrices become random."""
+    generator = torch.Generator().manual_seed(0)
+    for _, weight in sorted(module.named_parameters()):
+        if not weight.is_floating_point() or not weight.numel():
+            continue
+        noise = torch.randn(weight.shape, generator=generator)
+        if weight.ndim < 2:
+            weight.data += 0.01 * noise
+        elif bool((weight == weight.flatten()[0]).all()):
+            weight.data += 0.02 * noise
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

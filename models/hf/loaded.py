@@ -1,0 +1,119 @@
+"""A transformers model that can be run, traced, rebuilt from rewritten source, and compared."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.deployment import Deployment
+from models.hf.build import build, file_module
+from models.hf.configs import full_config, tiny_config
+from models.hf.extending import past_state
+from models.hf.rebuilding import rebuild, set_on_all
+from models.hf.stepping import State, Stepper
+from models.loading import LoadedModel, ModelSpec, Size
+from models.structure import decoder_layers
+
+_PROMPT_TOKENS = 5
+
+
+@dataclass
+class TransformersModel(LoadedModel):
+    """A causal language model of transformers, unsharded, with eager attention.
+
+    Attributes:
+        module: the whole model with its head, e.g. a `LlamaForCausalLM`.
+        python_module: the module whose file holds the decoder layers' class, e.g.
+            `transformers.models.llama.modeling_llama`: the source that a transform rewrites.
+    """
+
+    _past: State | None = field(default=None, repr=False)
+    _stepper: Stepper | None = field(default=None, repr=False)
+
+    def run(
+        self,
+        module: nn.Module | None = None,
+        decode_steps: int = 3,
+        before_decode: Callable[[], None] = lambda: None,
+        seed: int = 1,
+    ) -> list[Tensor]:
+        """Prefill a seeded prompt of 5 tokens per sequence, then decode with the model's own cache.
+
+        Args:
+            module: run this instead of `self.module`, e.g. one rebuilt from rewritten source.
+            decode_steps: decode steps after the prefill.
+            before_decode: called once, between the prefill and the first decode step.
+            seed: of the prompt.
+
+        Returns:
+            The logits of the prefill and of every step: one row per token.
+        """
+        module = self.module if module is None else module
+        stepper = self.stepper
+        tokens = stepper.prompt(_PROMPT_TOKENS, seed)
+        outputs = []
+        with torch.no_grad():
+            state = State()
+            for i in range(decode_steps + 1):
+                if i == 1:
+                    before_decode()
+                logits, state = stepper.step(module, tokens, state)
+                outputs.append(logits.flatten(0, 1))
+                tokens = stepper.next_tokens(logits)
+        return outputs
+
+    def decode_once(self, module: nn.Module | None = None) -> Tensor:
+        """One decode step with the deployment's batch and context (works on `meta`)."""
+        module = self.module if module is None else module
+        past = copy.deepcopy(self.past())
+        tokens = self.stepper.prompt(self.deployment.query_length, seed=1)
+        with torch.no_grad():
+            return self.stepper.step(module, tokens, past)[0].flatten(0, 1)
+
+    def past(self) -> State:
+        """The state after all tokens of the context but those of one step.
+
+        It runs the model when it is first asked for: ask before hooks are in place.
+        """
+        if self._past is None:
+            tokens = self.deployment.context_length - self.deployment.query_length
+            self._past = past_state(self.stepper, tokens)
+        return self._past
+
+    def rebuild(self, python_module: ModuleType, **switches: Any) -> nn.Module:
+        """The same model from another module's classes, sharing this model's state.
+
+        Args:
+            python_module: usually the rewritten sibling of `self.python_module`.
+            switches: set on the config, e.g. `enable_prefetch=True`.
+
+        Raises:
+            RefusedError: the classes can't be put in place of the old ones.
+        """
+        return rebuild(self.module, self.python_module, python_module, switches)
+
+    @property
+    def stepper(self) -> Stepper:
+        """Makes prompts for this model and runs it."""
+        if self._stepper is None:
+            self._stepper = Stepper(self.module, self.deployment)
+        return self._stepper
+
+
+def load_transformers(spec: ModelSpec, deployment: Deployment, exe_mode: str, size: Size) -> TransformersModel:
+    """Build a model of transformers; arguments and errors as in `models.loading.load`."""
+    model_type = spec.architecture.partition("/")[2]
+    config = full_config(model_type, spec.config)
+    small = build(tiny_config(config, spec.tiny), model_type, "tiny")
+    tiny = deployment.tiny()
+    stepper = Stepper(small, tiny)
+    root, layers = decoder_layers(small, lambda: stepper.step(small, stepper.prompt(_PROMPT_TOKENS, 1), State()))
+    python_module = file_module(small.get_submodule(f"{root}.{layers}.0".strip(".")))
+    module, served = (build(config, model_type, "full"), deployment) if size == "full" else (small, tiny)
+    for name, value in {"exe_mode": exe_mode, "enable_multi_stream": deployment.multi_stream}.items():
+        set_on_all(module, name, value)
+    return TransformersModel(spec, served, exe_mode, module, python_module, root, layers, size)
