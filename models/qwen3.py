@@ -53,6 +53,7 @@ class Qwen3Attention(nn.Module):
         self.num_heads = config.num_attention_heads // self.attn_tp_size
         self.num_key_value_heads = config.num_key_value_heads // self.attn_tp_size
         self.softmax_scale = config.head_dim**-0.5
+        self.exe_mode = config.exe_mode
         queries = config.num_attention_heads * config.head_dim
         keys = config.num_key_value_heads * config.head_dim
         self.qkv_proj = Linear(
@@ -102,7 +103,7 @@ class Qwen3Attention(nn.Module):
         """[T, (N + 2 kv heads) D] -> [T, N, D] and twice [T, kv heads, D]."""
         by_head = qkv.view(qkv.shape[0], -1, self.head_dim)
         heads = (self.num_heads, self.num_key_value_heads, self.num_key_value_heads)
-        query, key, value = ops.split(by_head, heads)
+        query, key, value = ops.split(by_head, heads, self.exe_mode)
         return query, key, value
 
 

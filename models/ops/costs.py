@@ -153,6 +153,12 @@ def combine(
     return Cost(other_bytes=rows + 2 * tensor_bytes(x), comm_bytes=remote, comm_ranks=routing.ep_size)
 
 
+def finalize(expert_out: Tensor, order: Tensor, expert_weights: Tensor, routing: Routing) -> Cost:
+    """Reads the rows of the experts and writes one per token."""
+    tokens, row = expert_weights.shape[0], expert_out.shape[-1] * expert_out.element_size()
+    return Cost(other_bytes=(routing.expected_rows(tokens) + tokens) * row + tensor_bytes(expert_weights))
+
+
 def _tokens(x: Tensor, routing: Routing) -> int:
     """Tokens of this die behind the rows of its experts: the loopback's dispatch makes top_k rows per token."""
     return x.shape[0] // routing.top_k

@@ -52,12 +52,10 @@ def moe_distribute_dispatch(
     return backend(x).dispatch(x, expert_ids, routing, quantised)
 
 
-@kernel("MoeFinalizeRouting", "vector", costs.combine)
-def moe_finalize_routing(
-    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
-) -> Tensor:
-    """`moe_combine` on one die."""
-    return backend(x).finalize_routing(expert_out, order, expert_ids, expert_weights, x, routing)
+@kernel("MoeFinalizeRouting", "vector", costs.finalize)
+def moe_finalize_routing(expert_out: Tensor, order: Any, expert_weights: Tensor, routing: Routing) -> Tensor:
+    """Adds the experts' results [R, H] of each token by weight [T, k], which has their type."""
+    return backend(expert_out).finalize_routing(expert_out, order, expert_weights)
 
 
 @kernel("MoeDistributeCombine", "communication", costs.combine)
@@ -90,7 +88,19 @@ def moe_combine(
         expert_weights = torch.where(expert_ids >= routing.experts, 0, expert_weights)
     if routing.ep_size > 1:
         return moe_distribute_combine(expert_out, order, expert_ids, expert_weights, x, routing)
-    return moe_finalize_routing(expert_out, order, expert_ids, expert_weights, x, routing)
+    return _combine_on_one_die(expert_out, order, expert_ids, expert_weights, x, routing)
+
+
+def _combine_on_one_die(
+    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
+) -> Tensor:
+    """MoeFinalizeRouting knows no zero experts, and takes weights in the rows' type: the rest is small kernels."""
+    if not routing.zero_experts:
+        return moe_finalize_routing(expert_out, order, expert_weights.to(expert_out.dtype), routing)
+    own_weights = expert_weights.masked_fill(expert_ids >= routing.experts, 0)
+    total = moe_finalize_routing(expert_out, order, own_weights.to(expert_out.dtype), routing)
+    identity = (expert_weights - own_weights).sum(-1, keepdim=True)
+    return torch.addcmul(total, identity.to(x.dtype), x)
 
 
 @kernel("GroupedMatmul", "cube", costs.grouped_matmul)

@@ -217,18 +217,10 @@ def init_routing(
     return rows, scale if quantised else None, order, counts
 
 
-def finalize_routing(
-    expert_out: Tensor, order: Any, expert_ids: Tensor, expert_weights: Tensor, x: Tensor, routing: Routing
-) -> Tensor:
-    is_zero = expert_ids >= routing.experts
-    real_weights = torch.where(is_zero, 0, expert_weights) if routing.zero_experts else expert_weights
-    total = torch.ops.npu.npu_moe_finalize_routing(
-        expert_out, None, None, None, real_weights.to(expert_out.dtype), order, None, drop_pad_mode=2
+def finalize_routing(expert_out: Tensor, order: Any, expert_weights: Tensor) -> Tensor:
+    return torch.ops.npu.npu_moe_finalize_routing(
+        expert_out, None, None, None, expert_weights, order, None, drop_pad_mode=2
     )
-    if not routing.zero_experts:
-        return total
-    identity = torch.where(is_zero, expert_weights, 0).sum(-1, keepdim=True)
-    return total + identity.to(x.dtype) * x
 
 
 def dispatch(

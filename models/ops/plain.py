@@ -246,6 +246,11 @@ def combine(
     return total + identity.to(x.dtype) * x
 
 
+def finalize_routing(expert_out: Tensor, order: Tensor, expert_weights: Tensor) -> Tensor:
+    by_pick = expert_out[torch.argsort(order)].view(*expert_weights.shape, -1)  # rows of zero experts are zero
+    return (by_pick * expert_weights.unsqueeze(-1)).sum(1)
+
+
 def grouped_matmul(
     x: Tensor,
     weight: Tensor,
@@ -295,4 +300,3 @@ def _half_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 init_routing = dispatch
-finalize_routing = combine

@@ -32,9 +32,17 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return plain.add(x, y)
 
 
+def split(x: Tensor, sizes: tuple[int, ...], exe_mode: str) -> tuple[Tensor, ...]:
+    """[a, b, c] -> contiguous [a, size, c] for each of the sizes, which add up to b.
+
+    A GE graph has a kernel for it. Elsewhere the parts are views of x, and each that is not contiguous (a > 1) is
+    copied by a kernel of its own.
+    """
+    return _split(x, sizes) if exe_mode == "ge_graph" else plain.split(x, sizes)
+
+
 @kernel("SplitV", "vector")
-def split(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """[a, b, c] -> contiguous [a, size, c] for each of the sizes, which add up to b."""
+def _split(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
     return plain.split(x, sizes)
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from pipeline.graph.graph import INPUTS, LAYOUTS, RESHAPES, Graph, Node
 
-# The prefetches, which a workload gets as copies, the end of the graph, memory, and waiting on the host's side.
+# The prefetches, which a workload gets as copies, the end of the graph, memory, and what the host does during capture.
 _NO_KERNELS = (
     RESHAPES
     | INPUTS
     | {"Cmo", "npu.npu_prefetch.default", "NetOutput", "output", "Empty", "empty"}
     | {"_c10d_functional.wait_tensor.default", "npu._npu_fused_infer_attention_score_v2_get_max_workspace.default"}
+    | {"current_stream", "get_stream_limit", "set_stream_limit"}
 )
 # Of constants only, these are computed when the graph is compiled. They make the empty tensors that stand for the
 # optional inputs of GroupedMatmul which are not given. Nothing else is excused: a mask made of constants (Fill, Triu)
