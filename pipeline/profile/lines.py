@@ -1,23 +1,24 @@
 """Lines of a CSV file that can be parsed, and the ones that can't.
 
 A kernel table has one kernel per line: no field spans lines. So every line is judged on its own (number of
-fields, quotes that match), a broken one cannot swallow those after it, and line numbers are exact. All of it
-is done on blocks of bytes; only a line that looks wrong is read by Python.
+fields, quotes that match), a broken one cannot swallow those after it, and line numbers are exact. One compiled
+pass over the bytes judges; only a line that looks wrong is read by Python.
 """
 
 import csv
 import io
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.simulator.engine import compiled
+
 Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-BLOCK = 4 << 20
 COMMA, QUOTE, NEWLINE, RETURN = b',"\n\r'
 LONGEST = 1 << 20  # bytes; a line beyond this is rubbish, whatever is in it
 
@@ -47,69 +48,69 @@ def parseable(data: bytes, start: int, skip: int, fields: int) -> Lines:
     if not data.endswith(b"\n"):
         data += b"\n"
     text = np.frombuffer(data, np.uint8)
-    blocks = list(_blocks(data, start))
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda block: _suspects(text[slice(*block)], fields), blocks))
+    middle = data.find(b"\n", (start + len(data)) // 2) + 1  # 0, and so no second half, for a short last line
+    halves = [(start, middle), (middle, len(data))] if middle > start else [(start, len(data))]
+    with ThreadPoolExecutor(len(halves)) as pool:
+        judged = list(pool.map(lambda half: _judge(text, *half, fields), halves))
+    wrong, ends = (np.concatenate(both) for both in zip(*judged, strict=True))
     whole = memoryview(data)
-    pieces: list[bytes | memoryview] = [whole[:start]]
-    kept: list[Integers] = []
+    pieces: list[bytes | memoryview] = []
+    keep = np.ones(len(ends), bool)
     ragged: list[tuple[int, int]] = []
-    line = skip + 1
-    for (begin, end), (count, suspects) in zip(blocks, found, strict=True):
-        keep, at = np.ones(count, bool), begin
-        for index, left, right in suspects:
-            pieces.append(whole[at : begin + left])
-            at = begin + right
-            row = _fields(data[begin + left : at])
-            if row is not None and len(row) == fields + 1 and not row[-1].strip():
-                row.pop()
-            if row is not None and len(row) == fields:
-                pieces.append(_written(row))
-                continue
-            keep[index] = False
-            if row is None or any(field.strip() for field in row):
-                ragged.append((line + index, -1 if row is None else len(row)))
-        pieces.append(whole[at:end])
-        kept.append(np.flatnonzero(keep) + line)
-        line += count
-    numbers = np.concatenate(kept) if kept else np.zeros(0, np.int64)
-    untouched = not any(suspects for _, suspects in found)
-    return Lines(data if untouched else b"".join(pieces), skip, numbers, ragged)
+    taken = 0
+    for index in np.flatnonzero(wrong).tolist():
+        left, right = int(ends[index - 1]) if index else start, int(ends[index])
+        pieces.append(whole[taken:left])
+        taken = right
+        row = _fields(data[left:right])
+        if row is not None and len(row) == fields + 1 and not row[-1].strip():
+            row.pop()
+        if row is not None and len(row) == fields:
+            pieces.append(_written(row))
+            continue
+        keep[index] = False
+        if row is None or any(field.strip() for field in row):
+            ragged.append((skip + 1 + index, -1 if row is None else len(row)))
+    if pieces:
+        data = b"".join([*pieces, whole[taken:]])
+    return Lines(data, skip, np.flatnonzero(keep) + skip + 1, ragged)
 
 
-def _blocks(data: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of blocks of whole lines."""
-    while start < len(data):
-        end = data.find(b"\n", min(start + BLOCK, len(data) - 1)) + 1
-        yield start, end
-        start = end
+@compiled
+def _judge(text: Bytes, start: int, stop: int, fields: int) -> tuple[Flags, Integers]:
+    """Whether each line needs a closer look, and the byte after its end.
 
-
-def _suspects(text: Bytes, fields: int) -> tuple[int, list[tuple[int, int, int]]]:
-    """Number of lines in a block, and index, begin and end of those that need a closer look."""
-    ends = np.flatnonzero(text == NEWLINE)
-    begins = np.concatenate([[0], ends[:-1] + 1])
-    is_quote, commas = text == QUOTE, text == COMMA
-    quoted = np.add.reduceat(is_quote, begins, dtype=np.int32)
-    odd = quoted % 2 == 1
-    if odd.any():
-        wrong = quoted > 0
-    else:
-        wrong = np.zeros(len(ends), bool)
-        # Quotes pair up within each line; a pair hides the commas between its two.
-        quotes = np.flatnonzero(is_quote)
-        opening, closing = quotes[0::2], quotes[1::2]
-        before, after = text[opening - 1], text[closing + 1]
-        fine = (before == COMMA) | (before == NEWLINE) | (before == QUOTE) | (opening == 0)
-        fine &= (after == COMMA) | (after == NEWLINE) | (after == QUOTE) | (after == RETURN)
-        wrong[np.searchsorted(ends, opening[~fine])] = True
-        inside = np.zeros(len(text), np.int8)
-        inside[opening] = 1
-        inside[closing] = -1
-        commas &= np.cumsum(inside, dtype=np.int8) == 0
-    wrong |= np.add.reduceat(commas, begins, dtype=np.int32) != fields - 1
-    wrong |= ends - begins > LONGEST
-    return len(ends), [(int(i), int(begins[i]), int(ends[i]) + 1) for i in np.flatnonzero(wrong)]
+    It does unless it has the right number of fields and every quote opens a field, closes one, or stands beside
+    another quote: then all CSV parsers agree about it.
+    """
+    count = 0
+    for at in range(start, stop):
+        count += text[at] == NEWLINE
+    wrong = np.zeros(count, np.bool_)
+    ends = np.zeros(count, np.int64)
+    line = commas = 0
+    begin = start
+    quoted = odd = False
+    for at in range(start, stop):
+        byte = text[at]
+        if byte == COMMA:
+            if not quoted:
+                commas += 1
+        elif byte == QUOTE:
+            if quoted:
+                after = text[at + 1]
+                odd |= after != COMMA and after != QUOTE and after != NEWLINE and after != RETURN
+            elif at > begin:
+                odd |= text[at - 1] != COMMA and text[at - 1] != QUOTE
+            quoted = not quoted
+        elif byte == NEWLINE:
+            wrong[line] = quoted or odd or commas != fields - 1 or at - begin > LONGEST
+            ends[line] = at + 1
+            line += 1
+            commas = 0
+            begin = at + 1
+            quoted = odd = False
+    return wrong, ends
 
 
 def _fields(raw: bytes) -> list[str] | None:

@@ -13,7 +13,7 @@ from pipeline.profile.discover import Found, Search, find
 from pipeline.profile.lines import parseable
 from pipeline.profile.rows import CAPTURE, Profile
 from pipeline.profile.text import utf8
-from pipeline.profile.values import line_problem, table
+from pipeline.profile.values import cells, line_problem, table
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,18 @@ def _read_file(file: Path, problems: list[Problem]) -> _Part | None:
         problems.append(Problem("warning", "unreadable-file", "is no table of kernels", file=name))
         return None
     lines = parseable(data, start, skip, layout.fields)
-    del data
-    kernels, base, found = table(lines, layout, name)
+    raw, ragged = cells(lines, layout), lines.ragged
+    del data, lines  # hundreds of MB that are not needed any more
+    kernels, base, found = table(raw, layout, name)
+    del raw
     if encoding:
         message = f"is not UTF-8; read as {encoding if encoding != 'unknown' else 'UTF-8 with bad bytes replaced'}"
         found.append(Problem("warning", "wrong-encoding", message, file=name))
     if layout.twice:
         message = f"has two columns {', '.join(dict.fromkeys(layout.twice))}; the first is used"
         found.append(Problem("warning", "column-twice", message, file=name, line=skip))
-    for fields in sorted({count for _, count in lines.ragged}):
-        numbers = [number for number, count in lines.ragged if count == fields]
+    for fields in sorted({count for _, count in ragged}):
+        numbers = [number for number, count in ragged if count == fields]
         what = f"has {fields} fields instead of {layout.fields}" if fields >= 0 else "has quotes that don't match"
         found.append(line_problem(name, numbers, "ragged-row", what + " and was left out"))
     if not kernels.height:
@@ -125,16 +127,16 @@ def _profiles(found: Found, parts: list[_Part]) -> list[Profile]:
     if not parts:
         return []
     base = min(part.base_us for part in parts)
-    shifted = [
-        part.kernels.with_columns(pl.col("start_us") + float(part.base_us - base), pl.lit(at).alias("part"))
+    joined = [
+        part.kernels.with_columns(pl.col("start_us") + float(part.base_us - base), part=pl.lit(at, pl.UInt32))
         for at, part in enumerate(parts)
     ]
-    kernels = pl.concat(shifted)
+    kernels = pl.concat(joined, rechunk=False)
     devices = sorted(kernels["device"].unique(), key=lambda device: (device is None, device))
     layout = parts[0].layout
     profiles = []
     for device in devices:
-        mine = kernels.filter(pl.col("device").eq_missing(device))
+        mine = kernels.filter(pl.col("device").eq_missing(device)) if len(devices) > 1 else kernels
         first = [int((mine["part"] < at).sum()) for at in range(len(parts))]
         mine = mine.drop("part")
         profiles.append(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from functools import partial
 
 import polars as pl
 
@@ -17,32 +18,55 @@ DAY_US = 86_400_000_000  # further than this from the median start no kernel of 
 PADDING = " \t\r\"'"
 
 
-def table(lines: Lines, layout: Layout, file: str) -> tuple[pl.DataFrame, int, list[Problem]]:
+def cells(lines: Lines, layout: Layout) -> pl.DataFrame:
+    """The columns we read, as in the file, with the line numbers: numbers where all cells of all such columns are."""
+    names = {f"column_{at + 1}": ours for ours, at in layout.index.items()}
+    if not len(lines.numbers):
+        return pl.DataFrame(schema={"line": pl.Int64(), **dict.fromkeys(names.values(), pl.String())})
+    text = {f"column_{at + 1}": pl.String() for at in range(layout.fields)}
+    numbers: dict[str, pl.DataType] = {name: SCHEMA[ours] for name, ours in names.items() if ours != "start_us"}
+    read = partial(
+        pl.read_csv,
+        lines.data,
+        has_header=False,
+        skip_lines=lines.skip,
+        columns=list(names),
+        null_values=ABSENT,
+        empty_string_is_null=False,
+    )
+    try:
+        frame = read(schema={**text, **numbers}).rename(names)
+    except pl.exceptions.ComputeError:  # some cell is not a number: which one is found from the text
+        frame = read(schema=text).rename(names)
+    return frame.insert_column(0, pl.Series("line", lines.numbers))
+
+
+def table(raw: pl.DataFrame, layout: Layout, file: str) -> tuple[pl.DataFrame, int, list[Problem]]:
     """Kernels with starts relative to a base; the base in integer microseconds; what was not a number or had no time.
 
     A row without a start or a duration is left out; any other cell that isn't what its column holds becomes null.
     Both are reported, with line numbers.
+
+    Args:
+        raw: what `cells` gave.
+        layout: the file's columns.
+        file: its name, for the messages.
     """
-    raw = _text(lines, layout)
     problems: list[Problem] = []
-    header_again = raw["duration_us"].str.strip_chars(PADDING).str.to_lowercase().str.contains(r"duration\s*\(us\)$")
-    if header_again.fill_null(False).any():
-        problems.append(_told(file, raw.filter(header_again)["line"], "repeated-header", "repeats the header"))
-        raw = raw.filter(~header_again.fill_null(False))
-    columns = {"line": raw["line"]}
-    for name, kind in SCHEMA.items():
-        if name in ("line", "start_us"):
-            continue
-        if name not in layout.index:
-            columns[name] = pl.Series(name, [None], dtype=kind).new_from_index(0, raw.height)
-        elif kind == pl.String():
-            columns[name] = _words(raw[name], keep_empty=name.endswith("_shapes"))
-        else:
-            columns[name] = _numbers(raw[name], kind, raw["line"], file, problems)
-        if name in layout.index:
-            raw = raw.drop(name)
-    exact = _starts(raw["start_us"])
-    frame = pl.DataFrame([*columns.values(), exact])
+    again = raw["start_us"].str.to_lowercase().str.contains(r"start time\s*\(us\)").fill_null(False)
+    if again.any():
+        problems.append(_told(file, raw.filter(again)["line"], "repeated-header", "repeats the header"))
+        raw = raw.filter(~again)
+    words = [_word(name) for name in layout.index if SCHEMA[name] == pl.String()]
+    frame = raw.with_columns(*words, _start())
+    numbers = [
+        _numbers(frame[name], kind, frame["line"], file, problems)
+        for name, kind in SCHEMA.items()
+        if name in layout.index and kind != pl.String() and name != "start_us"
+    ]
+    absent = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in frame.columns]
+    frame = _inexact(frame.with_columns(*numbers, *absent), raw)
+    del raw
     timed = frame["start_us"].is_not_null() & (frame["duration_us"] >= 0).fill_null(False)
     if not timed.all():
         problems.append(
@@ -53,59 +77,47 @@ def table(lines: Lines, layout: Layout, file: str) -> tuple[pl.DataFrame, int, l
     return frame.select(*SCHEMA), base, problems
 
 
-def _text(lines: Lines, layout: Layout) -> pl.DataFrame:
-    """The columns we read, as text, with the line numbers."""
-    names = {f"column_{at + 1}": ours for ours, at in layout.index.items()}
-    if not len(lines.numbers):
-        return pl.DataFrame(schema={"line": pl.Int64(), **dict.fromkeys(names.values(), pl.String())})
-    frame = pl.read_csv(
-        lines.data,
-        has_header=False,
-        skip_lines=lines.skip,
-        schema={f"column_{at + 1}": pl.String() for at in range(layout.fields)},
-        columns=list(names),
-        null_values=ABSENT,
-        empty_string_is_null=False,
-    ).rename(names)
-    return frame.insert_column(0, pl.Series("line", lines.numbers))
-
-
-def _words(cells: pl.Series, keep_empty: bool) -> pl.Series:
+def _word(name: str) -> pl.Expr:
     """Cells without padding and literal quotes. An empty shape is a scalar's, any other empty cell is absent."""
-    cells = cells.str.strip_chars(PADDING)
-    return cells if keep_empty else cells.set(cells == "", None)
+    text = pl.col(name).str.strip_chars(PADDING)
+    return text if name.endswith("_shapes") else pl.when(text != "").then(text).alias(name)
 
 
 def _numbers(cells: pl.Series, kind: pl.DataType, lines: pl.Series, file: str, problems: list[Problem]) -> pl.Series:
     """Finite numbers of a column, null where there is none."""
     values = cells.cast(kind, strict=False)
-    left = values.is_null() & (cells != "").fill_null(False)
-    if left.any():
+    text = cells.dtype == pl.String()
+    if text:
         # Padded, or an integer written as a float.
+        left = values.is_null() & (cells != "").fill_null(False)
         again = cells.filter(left).str.strip_chars(PADDING).cast(pl.Float64(), strict=False).cast(kind, strict=False)
         values = values.scatter(left.arg_true(), again)
     if kind == pl.Float64():
         values = values.set(~values.is_finite().fill_null(True), None)
-    bad = values.is_null() & (cells.str.strip_chars(PADDING) != "").fill_null(False)
+    there = (cells.str.strip_chars(PADDING) != "").fill_null(False) if text else cells.is_not_null()
+    bad = values.is_null() & there
     if bad.any():
-        example = cells.filter(bad)[0][:40]
-        told = _told(file, lines.filter(bad), "not-a-number", f"has no number in column {cells.name}: {example!r}")
-        problems.append(told)
+        example = str(cells.filter(bad)[0])[:40]
+        what = f"has no number in column {cells.name}: {example!r}"
+        problems.append(_told(file, lines.filter(bad), "not-a-number", what))
     return values
 
 
-def _starts(cells: pl.Series) -> pl.Series:
+def _start() -> pl.Expr:
     """Starts as exact decimals: as float64 an epoch in microseconds is good for 0.25 us only."""
-    text = cells.str.strip_chars(PADDING)
-    exact = text.cast(EXACT, strict=False)
-    left = exact.is_null() & (text != "").fill_null(False)
-    if left.any():
-        exact = exact.scatter(left.arg_true(), [_decimal(cell) for cell in text.filter(left)])
-    return exact
+    return pl.col("start_us").str.strip_chars(PADDING).cast(EXACT, strict=False)
+
+
+def _inexact(frame: pl.DataFrame, raw: pl.DataFrame) -> pl.DataFrame:
+    """Starts that polars does not take, such as one with more than 6 decimals, taken by Python."""
+    left = frame["start_us"].is_null() & raw["start_us"].is_not_null()
+    if not left.any():
+        return frame
+    again = [_decimal(cell) for cell in raw["start_us"].filter(left).str.strip_chars(PADDING)]
+    return frame.with_columns(frame["start_us"].scatter(left.arg_true(), pl.Series(again, dtype=EXACT)))
 
 
 def _decimal(text: str) -> Decimal | None:
-    """A start that polars does not take, such as one with more than 6 decimals."""
     try:
         value = Decimal(text)
     except InvalidOperation:

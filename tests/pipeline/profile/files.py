@@ -3,7 +3,7 @@
 from pathlib import Path
 
 # Columns of a Level1 table with PipeUtilization, in the file's order.
-COLUMNS = (
+HEADER = (
     "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),"
     "Wait Time(us),Block Dim,Mix Block Dim,HF32 Eligible,Input Shapes,Input Data Types,Input Formats,Output Shapes,"
     "Output Data Types,Output Formats,Context ID,aicore_time(us),aic_total_cycles,aic_mac_time(us),aic_mac_ratio,"
@@ -11,7 +11,8 @@ COLUMNS = (
     "aic_fixpipe_time(us),aic_fixpipe_ratio,aic_icache_miss_rate,aiv_time(us),aiv_total_cycles,aiv_vec_time(us),"
     "aiv_vec_ratio,aiv_scalar_time(us),aiv_scalar_ratio,aiv_mte2_time(us),aiv_mte2_ratio,aiv_mte3_time(us),"
     "aiv_mte3_ratio,aiv_icache_miss_rate,cube_utilization(%)"
-).split(",")
+)
+COLUMNS = HEADER.split(",")
 MATMUL = {
     "Step Id": "7",
     "Device_id": "0",
