@@ -156,6 +156,7 @@ def prepare(experiment: Experiment) -> Prepared:
     Raises:
         RefusedError: with every problem of the recipe on this model, or every reason why the plan can't be placed.
     """
+    from pipeline.picked_layers import picked_layer_problems
     from pipeline.preconditions import Places
     from pipeline.resolve import resolve
 
@@ -185,6 +186,9 @@ def prepare(experiment: Experiment) -> Prepared:
         ),
     )
     raise_errors(tiny_resolution.problems)
+    if experiment.transform == "source":
+        raise_errors(picked_layer_problems(experiment.recipe, (full, resolution), (tiny, tiny_resolution)))
+    problems += [p for p in tiny_resolution.problems if p.code == "not-in-tiny"]  # all else was told at full size
     realisation = _realise(experiment, tiny, tiny_resolution)
     reused = tuple(MEMO.take_reused())
     return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, realisation, tuple(problems), reused)

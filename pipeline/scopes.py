@@ -1,11 +1,12 @@
 """From `recipe.superkernel` to scopes: which modules of this model, in which order, and what is wrong with them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from models.paths import Names, Pattern
+from models.paths import AnyName, IndexSet, Match, Names, Pattern
 from models.workload import Workload
 from pipeline.recipe import Recipe
 from pipeline.reporter import Reporter
@@ -105,6 +106,23 @@ def _with_savings(rows: Sequence[ScopeMatch], resolver: "_Resolver", machine: "M
     return tuple(replace(r, launch_saving=launches.get(r.name), step_saving=steps.get(r.name)) for r in rows)
 
 
+class _Problems:
+    """What is wrong with the scopes of one name: once per cause, with the number of layers."""
+
+    def __init__(self, report: Reporter, key: str) -> None:
+        self.report, self.key = report, key
+        self.found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+
+    def add(self, code: str, part: str, message: str, fix: str) -> None:
+        self.found.setdefault((code, part), []).append((message, fix))
+
+    def tell(self) -> None:
+        for (code, part), said in self.found.items():
+            message, fix = said[0]
+            where = f" ({len(said)} layers)" if len(said) > 1 else ""
+            self.report.error(code, f"{self.key}.{part}" if self.key else part, message + where, fix)
+
+
 class _Resolver:
     """Resolves scopes name by name; problems go to the report, once per name and cause."""
 
@@ -119,11 +137,19 @@ class _Resolver:
     def strategy(self, strategy: str) -> None:
         """Scopes found by structure."""
         parts = STRATEGIES[strategy](self.names, self.calls)
-        layers = {part.layer for part in parts if part.layer is not None}
+        problems = _Problems(self.report, "")
+        layers: dict[str, set[int | None]] = {}
         for part in parts:
-            self.skipped[part.name] = self.names.layer_count - len(layers) if part.layer is not None else 0
-        found = [self._place(part, self.recipe.superkernel.options) for part in parts]
-        self.placed += [p for p in found if isinstance(p, Placed)]
+            layers.setdefault(part.name, set()).add(part.layer)
+            result = self._place(part, self.recipe.superkernel.options)
+            if isinstance(result, Placed):
+                self.placed.append(result)
+            else:
+                code, _, message, fix = result
+                problems.add(code, _STRATEGY, f"strategy `{strategy}`: {message}", fix)
+        problems.tell()
+        for name, found in layers.items():
+            self.skipped[name] = 0 if None in found else self.names.layer_count - len(found)
         if not parts:
             what = _NOT_THERE.get(strategy, strategy)
             role = self.loaded.deployment.role
@@ -137,38 +163,71 @@ class _Resolver:
 
     def custom(self, scope: CustomScope) -> None:
         """Scopes named by the recipe."""
-        problems: dict[str, tuple[str, str, str, int]] = {}
+        problems = _Problems(self.report, scope.key)
         placed: list[Placed] = []
         skipped = 0
+        for pattern, where in {scope.last: "last", scope.first: "first"}.items():  # equal ones: once
+            self._check_indices(pattern, where, problems)
         for i in range(self.names.layer_count) if scope.first.uses_layer else (None,):
             matches = self.names.expand(scope.first, i)
             skipped += not matches
-            for number, match in enumerate(matches):
+            numbers: Counter[int | None] = Counter()
+            for match in matches:
                 path = scope.last.fill(i if i is not None else match.i, match.captures)
                 last = self.names.locate(path) if path is not None else None
                 if last is None:
                     skipped += 1
                     continue
-                label = scope.label.replace("{i}", str(i))
-                if len(matches) > 1:
-                    label = f"{label}_{number}"
+                several = sum(other.i == match.i for other in matches) > 1
+                label = self._label(scope, match, numbers[match.i] if several else None, problems)
+                numbers[match.i] += 1
+                layer = match.i if scope.first.uses_layer or self._any_layer(scope.first, match) else None
                 result = self._place(
-                    Part(scope.name, label, match.fqn, last, i),
+                    Part(scope.name, label, match.fqn, last, layer),
                     merged(self.recipe.superkernel.options, scope.options),
                 )
                 if isinstance(result, Placed):
                     placed.append(result)
-                    continue
-                code, part, message, fix = result
-                known = problems.get(code, (part, message, fix, 0))
-                problems[code] = (*known[:3], known[3] + 1)
-        for code, (part, message, fix, count) in problems.items():
-            where = f" ({count} layers)" if count > 1 else ""
-            self.report.error(code, f"{scope.key}.{part}", message + where, fix)
+                else:
+                    problems.add(*result)
+        problems.tell()
         self.placed += placed
         self.skipped[scope.name] = skipped
-        if not placed and not problems:
+        if not placed and not problems.found:
             self._nothing_matched(scope)
+
+    def _label(self, scope: CustomScope, match: Match, number: int | None, problems: "_Problems") -> str:
+        """The label of one scope: with the layer where the path leaves it open, numbered within the layer."""
+        label = scope.label
+        if "{i}" in label and match.i is None:
+            message = f"label `{label}` has {{i}}, but `{self.names.relative(match.fqn)}` lies in no decoder layer"
+            problems.add("bad-label", "label", message, "Leave {i} out.")
+        if "{i}" not in label and self._any_layer(scope.first, match):
+            label += "_{i}"
+        label = label.replace("{i}", str(match.i))
+        return label if number is None else f"{label}_{number}"
+
+    def _any_layer(self, pattern: Pattern, match: Match) -> bool:
+        """Whether a `*` or `[...]` of the pattern stands for the index of the layer."""
+        if match.i is None:
+            return False
+        place = match.fqn[len(self.names.layer_list) + 1 :].count(".")  # of the index, from the end
+        return place < len(pattern.segments) and isinstance(pattern.segments[-1 - place], AnyName | IndexSet)
+
+    def _check_indices(self, pattern: Pattern, part: str, problems: "_Problems") -> None:
+        """Refuse indices of a set that exist nowhere (`[0-70]` of 61 layers)."""
+        layers = range(self.names.layer_count) if pattern.uses_layer else (None,)
+        for place, segment in enumerate(pattern.segments):
+            if self.tiny or not isinstance(segment, IndexSet):
+                continue
+            head = Pattern(pattern.text, (*pattern.segments[:place], AnyName()))
+            names = {m.fqn.rpartition(".")[2] for i in layers for m in self.names.expand(head, i)}
+            there = sorted(int(name) for name in names if name.isdecimal())
+            lost = sorted(segment.indices.difference(there))
+            if there and lost:
+                span = f"{lost[0]} to {lost[-1]}" if len(lost) > 1 else str(lost[0])
+                message = f"`{pattern.text}` names what does not exist: {span}; there are {there[0]} to {there[-1]}"
+                problems.add("no-match", part, message, "Leave it out of the set.")
 
     def _place(self, part: Part, options: Options) -> Placed | tuple[str, str, str, str]:
         """The scope, or (code, key, message, fix) of what is wrong with it."""

@@ -7,7 +7,7 @@ from models.paths import Names
 from models.problems import RefusedError
 from models.trace import trace
 from pipeline.compose import CONF, compose_grid
-from pipeline.experiment import build_experiment
+from pipeline.experiment import Prepared, build_experiment, prepare
 from pipeline.overrides import read_overrides
 from pipeline.preconditions import Places
 from pipeline.resolve import Resolution, resolve
@@ -116,3 +116,60 @@ def test_the_old_spelling_is_no_longer_known() -> None:
     except RefusedError as refused:
         problems = refused.problems
     assert "unknown-allowance" in [p.code for p in problems]
+
+
+# --- layers picked by number --------------------------------------------------------------------------------------
+
+ONLY_A = (
+    *DEEPSEEK,  # 5 layers, 3 of them dense; the tiny model has 3, 1 of them dense
+    "recipe.prefetch.enabled=false",
+    "~recipe.superkernel.scopes.attention",
+    "~recipe.superkernel.scopes.shared",
+    "~recipe.superkernel.scopes.routed",
+)
+
+
+def prepared(*words: str) -> Prepared:
+    overrides, problems = read_overrides(words)
+    assert not problems
+    (point,) = compose_grid(overrides, False, (CONF,))
+    return prepare(build_experiment(point.config, point.sources()))
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "first: 'layers.[3-4].self_attn'",  # the tiny model has none of them: the diff would be empty
+        "first: 'layers.[0-2].self_attn'",  # all of the tiny model: the diff would be for all layers
+        "first: 'layers.[0-2].mlp'",  # dense at full size, experts on the tiny model
+        "first: layers.0, last: layers.4",  # the whole loop, but the tiny model ends before
+        "first: layers.0, last: layers.2",
+    ],
+)
+def test_layers_picked_by_number_can_not_be_written_as_source(scope: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        prepared(*ONLY_A, f"recipe.superkernel.scopes.a={{{scope}}}")
+    errors = [p for p in refused.value.problems if p.severity == "error"]
+    assert [(p.code, p.key) for p in errors] == [("picked-layers", "recipe.superkernel.scopes.a")]
+    assert "transform=wrap" in errors[0].fix
+
+
+def test_layers_picked_by_number_can_be_wrapped_and_what_the_tiny_model_lacks_is_told() -> None:
+    scope = "recipe.superkernel.scopes.a={first: 'layers.[3-4].self_attn'}"
+    found = prepared(*ONLY_A, scope, "transform=wrap")
+    assert [s.label for s in found.resolution.plan.scopes] == ["a_3", "a_4"]
+    assert "not-in-tiny" in {p.code for p in found.problems}
+
+
+def test_all_layers_of_one_structure_may_be_named_by_number_or_wildcard() -> None:
+    found = prepared(*ONLY_A, "recipe.superkernel.scopes.a={first: 'layers.*.self_attn'}")
+    assert [s.label for s in found.resolution.plan.scopes] == [f"a_{i}" for i in range(5)]
+    assert found.realisation is not None and found.realisation.source is not None
+    assert 'f"a_{self.layer_idx}"' in found.realisation.source.after
+
+
+def test_a_prefetch_picked_by_number_is_no_source_either() -> None:
+    target = "{weight: 'layers.4.self_attn.o_proj', dependency: 'layers.4.input_layernorm'}"
+    words = (*DEEPSEEK, "recipe.superkernel.enabled=false", "recipe.prefetch.only=[x]")
+    with pytest.raises(RefusedError, match="picks 1 of 5 layers by number"):
+        prepared(*words, f"recipe.prefetch.targets.x={target}")

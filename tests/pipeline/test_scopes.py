@@ -100,6 +100,17 @@ def test_a_strategy_that_covers_nothing_is_refused() -> None:
     assert "role `attention`" in problem.message
 
 
+def test_layers_that_run_in_another_order_are_no_loop_to_put_a_scope_around() -> None:
+    """The first layer runs last: refused, not left out."""
+    first, last = (STEP.calls[f"model.layers.{i}"] for i in (0, LAYERS - 1))
+    swapped = {
+        "model.layers.0": tuple(replace(c, fqn="model.layers.0") for c in last),
+        f"model.layers.{LAYERS - 1}": tuple(replace(c, fqn=f"model.layers.{LAYERS - 1}") for c in first),
+    }
+    step = replace(STEP, calls={**STEP.calls, **swapped})
+    the_error(run("decoder_layers", step=step), "first-after-last", "strategy")
+
+
 def test_auto_takes_the_longest_chains_that_leave_streams_apart_and_says_why() -> None:
     result = run("auto")
     assert result.scopes.strategy == "chains"
@@ -176,6 +187,33 @@ def test_wildcards_give_one_scope_each_with_numbered_labels() -> None:
     result = run(scopes={"part": {"first": "layers.0.*.act", "last": "layers.0.*.down"}})
     assert errors(result) == []
     assert places(result) == [("part", "model.layers.0.mlp.act", "model.layers.0.mlp.down")]
+
+
+def test_scopes_over_some_layers_are_labelled_with_the_layer() -> None:
+    result = run(scopes={"mlp": {"first": "layers.[2-3].mlp"}, "moe": {"first": "layers.1.moe", "label": "e_{i}"}})
+    assert errors(result) == []
+    assert [s.label for s in result.plan.scopes] == ["e_1", "mlp_2", "mlp_3"]
+    rows = {row.name: row for row in result.scope_matches}
+    assert (rows["mlp"].first, rows["mlp"].matched) == ("layers.{i}.mlp", 2)
+    assert rows["moe"].first == "layers.1.moe"
+
+
+def test_several_scopes_in_one_layer_are_numbered_within_it() -> None:
+    result = run(scopes={"norm": {"first": "layers.[0-1].*", "label": "n{i}"}})
+    labels = [s.label for s in result.plan.scopes]
+    assert labels[:2] == ["n0_0", "n0_1"] and "n1_0" in labels and len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lost"), [("layers.[0-5].mlp", "4 to 5; there are 0 to 3"), ("layers.[9].mlp", "9;")]
+)
+def test_indices_of_layers_that_do_not_exist_are_refused(pattern: str, lost: str) -> None:
+    assert lost in the_error(run(scopes={"x": {"first": pattern}}), "no-match", "scopes.x.first").message
+
+
+def test_a_label_with_a_layer_outside_the_layers_is_refused() -> None:
+    problem = the_error(run(scopes={"x": {"first": "norm", "label": "x_{i}"}}), "bad-label", "scopes.x.label")
+    assert "`norm` lies in no decoder layer" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pipeline.superkernel_section import SCOPE_KEYS, STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "superkernel.md").read_text(encoding="utf-8")
-SOURCES = ("superkernel_section", "superkernel_options", "preconditions", "scopes", "scope_remarks")
+SOURCES = ("superkernel_section", "superkernel_options", "preconditions", "scopes", "scope_remarks", "picked_layers")
 
 
 def codes() -> set[str]:
@@ -22,7 +22,7 @@ def codes() -> set[str]:
     for name in SOURCES:
         source = (ROOT / "pipeline" / f"{name}.py").read_text(encoding="utf-8")
         found |= set(re.findall(r"(?:\.error|\.warn)\(\s*\"([a-z-]+)\"", source))
-        found |= set(re.findall(r"return \(?\s*\"([a-z-]+)\",", source))
+        found |= set(re.findall(r"(?:return \(?|problems\.add\()\s*\"([a-z-]+)\",", source))
     return found
 
 
