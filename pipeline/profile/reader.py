@@ -2,7 +2,8 @@
 
 import csv
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -11,8 +12,10 @@ from models.problems import Problem, RefusedError
 from pipeline.profile.columns import RATIOS, Layout, recognise
 from pipeline.profile.discover import Found, Search, find
 from pipeline.profile.lines import parseable
+from pipeline.profile.ranks import RankTime, rank_time, slowest
 from pipeline.profile.rows import CAPTURE, Profile
 from pipeline.profile.text import utf8
+from pipeline.profile.trace_view import Trace, fill, read_trace
 from pipeline.profile.values import cells, line_problem, table
 
 
@@ -38,6 +41,16 @@ class Profiles:
 
     profiles: tuple[Profile, ...]
     problems: tuple[Problem, ...]
+
+    @cached_property
+    def times(self) -> tuple[RankTime, ...]:
+        """Measured step times of every profile."""
+        return tuple(rank_time(profile) for profile in self.profiles)
+
+    @property
+    def slowest(self) -> RankTime:
+        """The profile that computes longest per step; the others wait for it in their communication."""
+        return slowest(self.times)
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,8 @@ def read_profiles(path: str | os.PathLike[str], options: ReadOptions | None = No
     for found in search.tables:
         parts = [part for file in found.files if (part := _read_file(file, problems)) is not None]
         profiles += _profiles(found, [part for part in parts if part.kernels.height])
+    if options.trace:
+        profiles = _traced(profiles, problems)
     if not profiles:
         raise RefusedError([*_nothing(root, search, problems), *(p for p in problems if p.severity == "warning")])
     problems += [problem for profile in profiles for problem in profile.problems]
@@ -156,6 +171,22 @@ def _profiles(found: Found, parts: list[_Part]) -> list[Profile]:
             )
         )
     return profiles
+
+
+def _traced(profiles: list[Profile], problems: list[Problem]) -> list[Profile]:
+    """Profiles without any stream or any step, with those of the trace beside them."""
+    traces: dict[Path, Trace] = {}
+    full = []
+    for profile in profiles:
+        path = profile.source.parent / "trace_view.json"
+        lacks = any(profile.kernels[name].null_count() == profile.kernels.height for name in ("stream", "step"))
+        if lacks and path.is_file():
+            if path not in traces:
+                traces[path] = read_trace(path)
+                problems += traces[path].problems
+            profile = replace(profile, kernels=fill(profile.kernels, profile.base_us, traces[path]))
+        full.append(profile)
+    return full
 
 
 def _nothing(root: Path, search: Search, problems: list[Problem]) -> list[Problem]:

@@ -14,6 +14,7 @@ from pipeline.profile.rows import SCHEMA
 ABSENT = ["N/A", "NA", "n/a", "--"]
 SHOWN = 5  # line numbers that a message names
 EXACT = pl.Decimal(38, 6)  # microseconds with 6 decimals
+LATEST_US = 10**16  # a later start is in the year 2286
 DAY_US = 86_400_000_000  # further than this from the median start no kernel of the same run is
 PADDING = " \t\r\"'"
 
@@ -67,7 +68,7 @@ def table(raw: pl.DataFrame, layout: Layout, file: str) -> tuple[pl.DataFrame, i
     absent = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in frame.columns]
     frame = _inexact(frame.with_columns(*numbers, *absent), raw)
     del raw
-    timed = frame["start_us"].is_not_null() & (frame["duration_us"] >= 0).fill_null(False)
+    timed = (frame["start_us"].is_between(0, LATEST_US) & (frame["duration_us"] >= 0)).fill_null(False)
     if not timed.all():
         problems.append(
             _told(file, frame.filter(~timed)["line"], "row-without-time", "has no usable start or duration")
@@ -122,7 +123,7 @@ def _decimal(text: str) -> Decimal | None:
         value = Decimal(text)
     except InvalidOperation:
         return None
-    return value.quantize(Decimal("1e-6")) if value.is_finite() and abs(value) < 10**20 else None
+    return value.quantize(Decimal("1e-6")) if value.is_finite() and abs(value) <= LATEST_US else None
 
 
 def _rebased(frame: pl.DataFrame, file: str, problems: list[Problem]) -> tuple[pl.DataFrame, int]:
