@@ -16,7 +16,7 @@ from pipeline.arguments import VERBS, Arguments, help_text, parse_arguments
 from pipeline.progress import say, shortened
 
 # Wide enough for the sweep table where the width of the terminal is not known (a pipe, a CI log).
-_PIPE_WIDTH = 200
+_PIPE_WIDTH = 240
 # Trouble of the place where results go, not ours.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES)
 

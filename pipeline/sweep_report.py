@@ -66,7 +66,7 @@ def results_csv(trials: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = varying_names(trials)
     units = {name: _unit(trials, name) for name in _FIGURES}
-    heading = ["key", "status", "outcome", "provenance", *names.values(), "strategy"]
+    heading = ["key", "status", "outcome", "provenance", *names.values(), "superkernel.strategy"]
     for name in _FIGURES:
         unit = f" [{units[name]}]" if units[name] else ""
         heading += [f"{name}{unit}", f"{name} low", f"{name} high"]

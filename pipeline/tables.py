@@ -1,6 +1,6 @@
 """Tables for the terminal: what a trial or a sweep found, row by row, with units and `modelled` in the headings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -61,10 +61,8 @@ def rungs(trial: Trial) -> str:
 class TrialsTable:
     """Sizes, step, gain with its band, target kernels, windows, limit, rungs and verdict of every trial.
 
-    A row per trial where the terminal is wide enough, else a column per trial.
+    A row per trial where they fit, else a column per trial, in as many tables as it takes: no figure is cut.
     """
-
-    WIDE = 170
 
     def __init__(self, trials: Sequence[Trial], title: str) -> None:
         self.trials, self.title = trials, title
@@ -74,22 +72,48 @@ class TrialsTable:
         first = 0 if any(t.get("superkernel") for t in self.trials) else 1  # no scopes, no column about them
         headings = [*names.values(), *_HEADINGS[first:]]
         rows = [[*(str((t.get("varying") or {}).get(k, "")) for k in names), *_cells(t)[first:]] for t in self.trials]
-        table = Table(title=Text(self.title), title_justify="left", show_lines=True, header_style="bold")
-        if options.max_width >= self.WIDE:
-            left = (*names.values(), *_HEADINGS[-2:])
-            for heading in headings:
-                justify: Any = "left" if heading in left else "right"
-                table.add_column(Text(heading), justify=justify, no_wrap=heading not in left)
+        texts = (*names.values(), *_HEADINGS[-2:])  # may be broken between words
+        widths = [_width(column, by_word=column[0] in texts) for column in zip(headings, *rows, strict=True)]
+        if options.max_width >= _total(widths):
+            table = self._table(header_style="bold")
+            for heading, width in zip(headings, widths, strict=True):
+                justify: Any = "left" if heading in texts else "right"
+                table.add_column(Text(heading), justify=justify, no_wrap=heading not in texts, min_width=width)
             for row in rows:
                 table.add_row(*map(_cell, row))
-        else:
-            table.show_header = False
-            table.add_column()
-            for _ in rows:
+            yield table
+            return
+        titles = [Text(heading.replace("\n", " "), style="bold") for heading in headings]
+        label = _width(titles, by_word=False) if options.max_width >= _WITH_WHOLE_LABELS else _width(titles, True)
+        while rows:
+            count = 1
+            while count < len(rows) and options.max_width >= _total([label, *(_width(r) for r in rows[: count + 1])]):
+                count += 1
+            table = self._table(show_header=False)
+            table.add_column(min_width=label)
+            for _ in rows[:count]:
                 table.add_column(justify="right")
-            for heading, *cells in zip(headings, *rows, strict=True):
-                table.add_row(Text(heading.replace("\n", " "), style="bold"), *map(_cell, cells))
-        yield table
+            for title, *cells in zip(titles, *rows[:count], strict=True):
+                table.add_row(title, *map(_cell, cells))
+            yield table
+            rows = rows[count:]
+
+    def _table(self, **style: Any) -> Table:
+        return Table(title=Text(self.title), title_justify="left", show_lines=True, **style)
+
+
+_WITH_WHOLE_LABELS = 120
+
+
+def _width(cells: Sequence[Any], by_word: bool = False) -> int:
+    """Of the longest line, or of the longest word."""
+    texts = [str(cell) for cell in cells]
+    return max((len(part) for text in texts for part in (text.split() if by_word else text.split("\n"))), default=0)
+
+
+def _total(widths: Iterable[int]) -> int:
+    """Of a table with such columns, lines and margins included."""
+    return sum(width + 3 for width in widths) + 1
 
 
 _HEADINGS = (
@@ -114,7 +138,7 @@ def _cell(value: Any) -> Text:
 
 def _cells(trial: Trial) -> list[Any]:
     return [
-        superkernel(trial),
+        superkernel(trial).replace(": ", ":\n").replace(", ", "\n"),
         number(figure(trial, "prefetch.per_layer")),
         number(figure(trial, "prefetch.in_flight")),
         _pair(trial, "step"),
@@ -134,7 +158,7 @@ def superkernel(trial: Trial) -> str:
     if not found:
         return "-"
     scopes, launches = (number(figure(trial, f"superkernel.{name}"), 0) for name in ("scopes", "launches_saved"))
-    return f"{found['strategy']}: {scopes} scopes, {launches} launches saved"
+    return f"{found['strategy']}: {scopes} scope{'' if scopes == '1' else 's'}, {launches} launches saved"
 
 
 def outcome(trial: Trial) -> Text:

@@ -1,13 +1,15 @@
 """Figures and headings as people read them."""
 
+import io
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pipeline.figures import written
 from pipeline.sweep import heading
-from pipeline.tables import number
+from pipeline.tables import TrialsTable, number
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,44 @@ def test_what_differs_between_the_points_is_counted() -> None:
     points: list[Any] = [SimpleNamespace(choices={**same, "hardware": h}) for h in ("atlas_a2", "atlas_a3")]
     assert heading(points) == "r on m, d, 2 kinds of hardware, ge_graph"
     assert heading(points[:1]) == "r on m, d, atlas_a2, ge_graph"
+
+
+def table(width: int, trials: int = 3) -> str:
+    found = []
+    for n in range(trials):
+        step = {"value": 53730.35 + n, "low": 51636.9, "high": 61761.1}
+        found.append(
+            {
+                "varying": {"recipe.superkernel.strategy": ("attention", "moe", "decoder_layers")[n % 3]},
+                "superkernel": {"strategy": ("attention", "moe", "decoder_layers")[n % 3]},
+                "metrics": {
+                    "baseline": {"step": step, "throughput": step, "target_kernels": step},
+                    "optimized": {"step": step, "throughput": step, "target_kernels": step},
+                    "delta": {"step": {"value": 1.0 + n / 100, "low": -10.94, "high": 12.64}},
+                    "superkernel": {"scopes": {"value": 1}, "launches_saved": {"value": 1137}},
+                },
+                "verification": {"numerics": {"status": "passed"}, "performance": {"status": "could_not_check"}},
+                "verdict": {"outcome": "undecided", "provenance": "modelled"},
+                "status": "ok",
+            }
+        )
+    out = io.StringIO()
+    Console(file=out, width=width).print(TrialsTable(found, "a sweep"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 150, 170, 200, 240, 300])
+@pytest.mark.parametrize("trials", [1, 3, 7])
+def test_a_table_cuts_no_figure_and_no_verdict_however_wide_it_is(width: int, trials: int) -> None:
+    text = table(width, trials)
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert text.count("[-10.94, +12.64]") == text.count("undecided") == text.count("1 scope\n") + trials
+    for n in range(trials):
+        assert f"+{1 + n / 100:.2f}" in text
+    assert text.count("decoder_layers:") == trials // 3
+
+
+def test_a_row_per_trial_where_they_fit() -> None:
+    (line,) = (line for line in table(300, 1).splitlines() if "+1.00" in line)
+    assert "attention" in line and "undecided" in line
+    assert "undecided" not in next(line for line in table(100, 1).splitlines() if "+1.00" in line)
