@@ -159,10 +159,17 @@ class Weights:
     def __init__(self, module: torch.nn.Module) -> None:
         self.bytes: dict[str, int] = {}
         self._spans: dict[int, list[tuple[int, int, str]]] = {}
+        self._alive: list[torch.UntypedStorage] = []
         for name, parameter in module.named_parameters():
             start, end, _ = span(parameter)
             self.bytes[name] = parameter.numel() * parameter.element_size()
             self._spans.setdefault(storage_id(parameter), []).append((start, end, name))
+
+    def alias(self, tensor: torch.Tensor, names: list[str]) -> None:
+        """This tensor, with memory of its own, shows these parameters (computed from nothing else)."""
+        self._alive.append(tensor.untyped_storage())
+        end = span(tensor)[1]
+        self._spans[storage_id(tensor)] = [(0, end, name) for name in dict.fromkeys(names)]
 
     def of(self, tensor: torch.Tensor) -> list[str]:
         """FQNs of the parameters whose bytes the tensor shows; [] if it is an activation or a buffer."""

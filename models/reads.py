@@ -1,5 +1,6 @@
 """What one kernel reads and writes, collected while it runs in a trace."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,14 @@ from models.workload import WeightRead
 FULL = (1.0, 1.0, 1.0)
 
 
+@dataclass(frozen=True)
+class ActivationRead:
+    """A tensor that is no weight: bytes of it that a kernel reads, and the kernels that made it."""
+
+    bytes: int
+    producers: frozenset[int]
+
+
 class Reads:
     """What one kernel reads: weights with the share of each, activations, and the kernels they come from."""
 
@@ -19,19 +28,28 @@ class Reads:
         self.producers = producers
         self.weights: dict[str, list[float]] = {}
         self.inputs: set[int] = set()
-        self.activation_bytes = 0
+        self.activations: dict[tuple, ActivationRead] = {}
         self._views: set[tuple] = set()
 
-    def add(self, tensor: torch.Tensor, shares: tuple[float, float, float] = FULL) -> None:
+    @property
+    def activation_bytes(self) -> int:
+        return sum(read.bytes for read in self.activations.values())
+
+    def add(
+        self, tensor: torch.Tensor, shares: tuple[float, float, float] = FULL, activation_bytes: int | None = None
+    ) -> None:
+        """Args: shares: of a weight that are read; activation_bytes: read of anything else, all of it by default."""
         names = self.known.of(tensor)
         view = (storage_id(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         again = view in self._views
         self._views.add(view)
-        self.inputs |= self.producers.of(tensor)
+        producers = self.producers.of(tensor)
+        self.inputs |= producers
         if again:
             return
         if not names:
-            self.activation_bytes += touched_bytes(tensor)
+            size = touched_bytes(tensor) if activation_bytes is None else activation_bytes
+            self.activations[view] = ActivationRead(size, producers)
         for name in names:
             part = min(1.0, touched_bytes(tensor) / max(1, self.known.bytes[name]))
             before = self.weights.setdefault(name, [0.0, 0.0, 0.0])

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Protocol
 
@@ -12,6 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import glue
 from models.dataflow import NONE, Producers, Weights, storage_id, tensors_in, touched_bytes
+from models.fusion import Launch
+from models.fusion_rules import fuse
+from models.hf.fused_view import fused_view, is_transformers
 from models.kernels import Cost, KernelType, recording
 from models.problems import Problem, RefusedError
 from models.reads import FULL, Inside, Reads, own_result
@@ -46,15 +49,23 @@ def trace(loaded: Traceable) -> Workload:
     Raises:
         RefusedError: the model looks at values of tensors (`.item()`, `nonzero`), which `meta` does not have.
     """
-    tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.")
-    with torch.no_grad(), tracer.hooks(), recording(tracer), tracer:
-        output = loaded.decode_once()
+    plain = is_transformers(loaded.module)
+    tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.", plain)
+    view = fused_view(loaded.module) if plain else nullcontext()
+    with torch.no_grad(), view:
+        getattr(loaded, "past", lambda: None)()  # its step is not the one to record
+        with tracer.hooks(), recording(tracer), tracer:
+            output = loaded.decode_once()
     idle = float(getattr(loaded.deployment, "idle_us", 0.0))
     if idle > 0:
         tracer.idle(idle, output)
+    kernels, calls = [launch.kernel for launch in tracer.launches], tracer.calls
+    if plain:
+        leaves = {fqn for fqn, module in loaded.module.named_modules() if next(module.children(), None) is None}
+        kernels, calls = fuse(tracer.launches, calls, leaves)
     return Workload(
-        kernels=tuple(tracer.kernels),
-        calls={fqn: tuple(calls) for fqn, calls in tracer.calls.items()},
+        kernels=tuple(kernels),
+        calls={fqn: tuple(found) for fqn, found in calls.items()},
         layers=len(loaded.module.get_submodule(f"{loaded.root}.{loaded.layers}".strip("."))),  # type: ignore[arg-type]
         tokens=float(getattr(loaded.deployment, "tokens_per_step", 1.0)),
         weight_bytes=tracer.weights.bytes,
@@ -69,9 +80,11 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 class _Tracer(TorchDispatchMode):
     """Recorder of marked kernels, module calls and aten ops of one step."""
 
-    def __init__(self, module: nn.Module, layer_prefix: str) -> None:
+    def __init__(self, module: nn.Module, layer_prefix: str, folds: bool) -> None:
+        """Args: folds: what is computed from weights alone, with every step, counts as the weight itself."""
         super().__init__()
-        self.kernels: list[Kernel] = []
+        self.launches: list[Launch] = []
+        self._folds = folds
         self.calls: dict[str, list[ModuleCall]] = {}
         self.weights = Weights(module)
         self.producers = Producers()
@@ -130,7 +143,7 @@ class _Tracer(TorchDispatchMode):
         for name, value in _signature(function).bind(*args, **kwargs).arguments.items():
             for tensor in tensors_in(value):
                 reads.add(tensor, cost.shares.get(name, FULL))
-        inside = self._inside = Inside(len(self.kernels), reads)
+        inside = self._inside = Inside(len(self.launches), reads)
         try:
             result = own_result(function(*args, **kwargs), inside)
         finally:
@@ -138,36 +151,37 @@ class _Tracer(TorchDispatchMode):
         self._launch(cost.op or kind.op, kind.engine, cost, reads, list(tensors_in(result)))
         return result
 
-    def _launch(self, op: str, engine: Engine, cost: Cost, reads: Reads, results: list[torch.Tensor]) -> None:
-        index = len(self.kernels)
+    def _launch(
+        self, op: str, engine: Engine, cost: Cost, reads: Reads, results: list[torch.Tensor], glue: bool = False
+    ) -> None:
+        index = len(self.launches)
         for tensor in results:
             if tensor not in self.producers:
                 self.producers.create(tensor, frozenset((index,)))
-        other = cost.other_bytes
-        if other is None:
-            other = float(reads.activation_bytes + sum(touched_bytes(t) for t in results))
+        written = sum(touched_bytes(t) for t in results)
+        other = float(reads.activation_bytes + written) if cost.other_bytes is None else cost.other_bytes
         module = self._stack[-1][0] if self._stack else ""
         rest = module.removeprefix(self._layer_prefix)
         number = rest.split(".", 1)[0] if rest != module else ""
-        self.kernels.append(
-            Kernel(
-                index=index,
-                op=op,
-                module=module,
-                engine=engine,
-                stream=self._streams[-1],
-                cores=self._cores[-1],
-                flops=float(cost.flops),
-                flops_dtype=cost.flops_dtype,
-                weights=reads.weight_reads(),
-                other_bytes=float(other),
-                comm_bytes=float(cost.comm_bytes),
-                comm_ranks=cost.comm_ranks,
-                inputs=tuple(sorted(reads.inputs - {index})),
-                layer=int(number) if number.isdigit() else None,
-                fixed_us=cost.fixed_us,
-            )
+        kernel = Kernel(
+            index=index,
+            op=op,
+            module=module,
+            engine=engine,
+            stream=self._streams[-1],
+            cores=self._cores[-1],
+            flops=float(cost.flops),
+            flops_dtype=cost.flops_dtype,
+            weights=reads.weight_reads(),
+            other_bytes=float(other),
+            comm_bytes=float(cost.comm_bytes),
+            comm_ranks=cost.comm_ranks,
+            inputs=tuple(sorted(reads.inputs - {index})),
+            layer=int(number) if number.isdigit() else None,
+            fixed_us=cost.fixed_us,
         )
+        path = tuple(entered for _, entered, _ in self._stack)
+        self.launches.append(Launch(kernel, path, reads.activations, written, glue))
 
     def idle(self, microseconds: float, after: Any) -> None:
         """The die waits this long once `after` has been produced."""
@@ -204,13 +218,22 @@ class _Tracer(TorchDispatchMode):
             pass  # a view, whose users are the readers; or an op without results, such as a prefetch
         elif self._inside is not None:
             self._inside.saw(op, tensors, written, fresh)
-        elif op.constant:
+        elif op.constant or (self._folds and self._folded(op, tensors, fresh)):
             pass
         elif not self._stack:
             self._outside(tensors, written, fresh)
         else:
             self._glue(func, op, args, kwargs, tensors, written, fresh, result)
         return result
+
+    def _folded(self, op: glue.Glue, tensors: list[torch.Tensor], fresh: list[torch.Tensor]) -> bool:
+        """Whether a static graph computes this once: a weight in another type or shape is still that weight."""
+        names = [self.weights.of(t) for t in tensors]
+        if op.written or op.engine != "vector" or op.lookup or not names or not all(names):
+            return False
+        for tensor in fresh:
+            self.weights.alias(tensor, [n for found in names for n in found])
+        return True
 
     def _outside(self, tensors: list[torch.Tensor], written: list[torch.Tensor], fresh: list[torch.Tensor]) -> None:
         """An op of the code around the model: no kernel of the step, but what flows in flows out."""
@@ -238,16 +261,14 @@ class _Tracer(TorchDispatchMode):
         for i, tensor in enumerate(t for t in tensors if id(t) not in ids):
             if i == 0 and op.lookup:
                 share = min(1.0, rows / max(1, touched_bytes(tensor)))
-                reads.add(tensor, (share, share, share))
-                if not self.weights.of(tensor):
-                    reads.activation_bytes += rows - touched_bytes(tensor)
+                reads.add(tensor, (share, share, share), rows)
             else:
                 reads.add(tensor)
-        index = len(self.kernels)
+        index = len(self.launches)
         for tensor in written:
             self.producers.write(tensor, frozenset((index,)))
         cost = Cost(flops=glue.flops_of(func, args, kwargs, result), flops_dtype=glue.flops_dtype_of(tensors))
-        self._launch(op.name, op.engine, cost, reads, [*written, *fresh])
+        self._launch(op.name, op.engine, cost, reads, [*written, *fresh], glue=True)
 
 
 @contextmanager
