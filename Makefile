@@ -1,6 +1,7 @@
 # make run    install, then the main job: a sweep over prefetch coefficients on LongCat-Flash
 # make test   install, then the tests
 # make lint   install, then ruff and mypy
+# make fuzz   install, then 100 000 mutated profiler files through the reader
 # make setup  only the .venv and the install
 # make front-end   the NPU compiler's front end for the graph rung, into .front_end, never into the .venv
 # make PYTHON=/path/to/python ... takes that interpreter (3.11 or newer)
@@ -9,7 +10,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 TRY := $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python
 
-.PHONY: setup run test lint front-end clean
+.PHONY: setup run test lint fuzz front-end clean
 
 setup: $(STAMP)
 
@@ -39,6 +40,9 @@ front-end: $(STAMP)
 test: $(STAMP)
 	@$(VENV)/bin/python -m pipeline.graph.fetch || echo "without the front end the tests that need it are skipped" >&2
 	$(VENV)/bin/python -m pytest -n 2
+
+fuzz: $(STAMP)
+	$(VENV)/bin/python -m tests.fuzz
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -48,7 +48,7 @@ NAMES = MappingProxyType(
         "cube_utilization": ("cube_utilization",),
     }
 )
-REQUIRED = ("name", "start_us", "duration_us")
+REQUIRED = MappingProxyType({"name": "Name", "start_us": "Start Time(us)", "duration_us": "Duration(us)"})
 RATIOS = tuple(name for name in NAMES if name.endswith("_ratio"))
 # A metric group is told by a column that only it has; looked for in this order.
 MARKS: tuple[tuple[Kind, str], ...] = (
@@ -95,6 +95,12 @@ def recognise(header: Sequence[str]) -> Layout | None:
     twice = tuple(header[at] for at, name in enumerate(names) if name and where[name] != at)
     tool: Literal["kernel_details", "op_summary"] = "op_summary" if "task_start_time_us" in where else "kernel_details"
     return Layout(tool, kind_of(names), len(header), index, twice)
+
+
+def missing(header: Sequence[str]) -> list[str]:
+    """What a kernel table must have and this header lacks, by the names that torch_npu gives."""
+    names = {normalise(name) for name in header}
+    return [title for name, title in REQUIRED.items() if not names & set(NAMES[name])]
 
 
 def kind_of(names: Iterable[str]) -> Kind:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.problems import Problem
-from pipeline.profile.columns import Layout, recognise
+from pipeline.profile.columns import Layout, missing, recognise
 from pipeline.profile.text import head
 
 DEPTH = 12
 FOLDERS = 100_000
 SLICE = re.compile(r"^(?P<stem>.*)_slice_(?P<number>\d+)(?P<rest>.*)$")
 EXPORT = re.compile(r"^op_summary(_slice_\d+)?_(?P<time>\d+)$")
+OUTPUTS = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")  # inside a run
 RANK = re.compile(r"(?:^|[_\-.])rank[_\-]?(\d+)(?=$|[_\-.])", re.IGNORECASE)
 INFO = re.compile(r"^profiler_info(?:_(\d+))?\.json$")
 
@@ -69,10 +70,12 @@ def find(path: Path) -> Search:
         )
         return search
     tables: dict[Path, list[tuple[Path, Layout]]] = {}
+    seen: set[Path] = set()
     for folder in _folders(path, search):
         for file in sorted(entry for entry in _entries(folder, search) if entry.suffix.lower() == ".csv"):
             layout = _layout(file, search)
-            if layout:
+            if layout and (real := file.resolve()) not in seen:
+                seen.add(real)
                 tables.setdefault(_run(file, path), []).append((file, layout))
     for files in tables.values():
         tools = {layout.tool for _, layout in files}
@@ -85,15 +88,16 @@ def find(path: Path) -> Search:
 
 def rank_of(file: Path, search: Search) -> int | None:
     """The rank that profiler_info beside the run says, else the one in the name of a folder or of the file."""
-    parents = list(file.absolute().parents)[:4]
-    for folder in parents[:3]:
+    folder = file.absolute().parent
+    run = [folder]
+    while run[-1].name in OUTPUTS or run[-1].name.startswith("PROF_"):
+        run.append(run[-1].parent)
+    for folder in run:
         for entry in sorted(_entries(folder, search)):
             match = INFO.match(entry.name)
             if match:
                 return _told_rank(entry, match, search)
-        if folder.name.endswith("_ascend_pt"):
-            break
-    for name in (file.stem, *(folder.name for folder in parents)):
+    for name in (file.stem, *(folder.name for folder in run), run[-1].parent.name):
         match = RANK.search(name)
         if match:
             return int(match.group(1))
@@ -114,28 +118,31 @@ def _told_rank(file: Path, match: re.Match[str], search: Search) -> int | None:
 def _layout(file: Path, search: Search) -> Layout | None:
     """The file's layout if it is a kernel table; else what it is goes to `search.other`."""
     try:
-        lines = head(file).text.splitlines()
+        text = head(file)
     except OSError as error:
         search.problems.append(Problem("warning", "unreadable-file", f"{error.strerror or error}", file=str(file)))
         return None
-    first = next((line for line in lines if line.strip()), "")
+    first = next((line for line in text.splitlines() if line.strip()), "")
     try:
         header = next(csv.reader([first]), [])
     except csv.Error:
         header = []
     layout = recognise(header)
     if layout is None:
-        search.other.append(f"{file.name} ({_columns(header)})")
+        search.other.append(f"{file.name} ({_described(text, header)})")
     return layout
 
 
-def _columns(header: list[str]) -> str:
-    if not header:
+def _described(text: str, header: list[str]) -> str:
+    """What a file is that is no kernel table."""
+    if not text.strip():
         return "empty"
-    names = [name.strip() for name in header[:6]]
-    if not all(name.isprintable() for name in names):
+    if not all(char.isprintable() or char in "\t\r\n" for char in text[:1000]):
         return "not text"
-    return "columns " + ", ".join(name[:40] for name in names) + (", ..." if len(header) > 6 else "")
+    if text.lstrip()[0] in "[{":
+        return "JSON"
+    names = ", ".join(name.strip()[:40] for name in header[:6])
+    return f"columns {names}{', ...' if len(header) > 6 else ''}, of which {', '.join(missing(header))} missing"
 
 
 def _folders(root: Path, search: Search) -> Iterator[Path]:
@@ -187,14 +194,16 @@ def _run(file: Path, root: Path) -> Path:
 
 
 def _grouped(files: list[Path], search: Search) -> list[tuple[Path, ...]]:
-    """Slices of one table together, in order; of several exports of one msprof run only the latest."""
-    times = [match["time"] for file in files for match in [EXPORT.match(file.stem)] if match]
-    latest = max(times, key=lambda time: (len(time), time), default=None)
+    """Slices of one table together, in order; of several exports in one folder only the latest."""
+    latest: dict[Path, str] = {}
+    for file in files:
+        if export := EXPORT.match(file.stem):
+            latest[file.parent] = max(latest.get(file.parent, ""), export["time"], key=lambda time: (len(time), time))
     groups: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
     for file in files:
         export = EXPORT.match(file.stem)
-        if export and export["time"] != latest:
-            message = f"an earlier export of the same run; the one of {latest} is used"
+        if export and export["time"] != latest[file.parent]:
+            message = f"an earlier export of the same run; the one of {latest[file.parent]} is used"
             search.problems.append(Problem("warning", "earlier-export", message, file=str(file)))
             continue
         match = SLICE.match(file.stem)

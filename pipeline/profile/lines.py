@@ -20,6 +20,7 @@ Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
 COMMA, QUOTE, NEWLINE, RETURN = b',"\n\r'
+WORTH_THREADS = 1 << 22  # bytes
 LONGEST = 1 << 20  # bytes; a line beyond this is rubbish, whatever is in it
 
 
@@ -48,11 +49,7 @@ def parseable(data: bytes, start: int, skip: int, fields: int) -> Lines:
     if not data.endswith(b"\n"):
         data += b"\n"
     text = np.frombuffer(data, np.uint8)
-    middle = data.find(b"\n", (start + len(data)) // 2) + 1  # 0, and so no second half, for a short last line
-    halves = [(start, middle), (middle, len(data))] if middle > start else [(start, len(data))]
-    with ThreadPoolExecutor(len(halves)) as pool:
-        judged = list(pool.map(lambda half: _judge(text, *half, fields), halves))
-    wrong, ends = (np.concatenate(both) for both in zip(*judged, strict=True))
+    wrong, ends = _judged(text, data, start, fields)
     whole = memoryview(data)
     pieces: list[bytes | memoryview] = []
     keep = np.ones(len(ends), bool)
@@ -74,6 +71,17 @@ def parseable(data: bytes, start: int, skip: int, fields: int) -> Lines:
     if pieces:
         data = b"".join([*pieces, whole[taken:]])
     return Lines(data, skip, np.flatnonzero(keep) + skip + 1, ragged)
+
+
+def _judged(text: Bytes, data: bytes, start: int, fields: int) -> tuple[Flags, Integers]:
+    """`_judge`, by two threads where that is worth starting them."""
+    middle = data.find(b"\n", (start + len(data)) // 2) + 1
+    if len(data) < WORTH_THREADS or not start < middle < len(data):
+        return _judge(text, start, len(data), fields)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(_judge, text, middle, len(data), fields)
+        wrong, ends = _judge(text, start, middle, fields)
+        return np.concatenate([wrong, second.result()[0]]), np.concatenate([ends, second.result()[1]])
 
 
 @compiled

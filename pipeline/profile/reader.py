@@ -13,7 +13,7 @@ from pipeline.profile.columns import RATIOS, Layout, recognise
 from pipeline.profile.discover import Found, Search, find
 from pipeline.profile.lines import parseable
 from pipeline.profile.ranks import RankTime, rank_time, slowest
-from pipeline.profile.rows import CAPTURE, Profile
+from pipeline.profile.rows import CAPTURE, PARSE, Profile
 from pipeline.profile.text import utf8
 from pipeline.profile.trace_view import Trace, fill, read_trace
 from pipeline.profile.values import cells, line_problem, table
@@ -194,6 +194,10 @@ def _nothing(root: Path, search: Search, problems: list[Problem]) -> list[Proble
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         return errors
-    shown = "; ".join(search.other[:8]) + (f"; and {len(search.other) - 8} more" if len(search.other) > 8 else "")
-    message = f"no kernel of a profile in {root}. Found: {shown or 'nothing'}"
-    return [Problem("error", "no-profile", message, CAPTURE, key="profile")]
+    other = list(dict.fromkeys(search.other))
+    shown = "; ".join(other[:8]) + (f"; and {len(other) - 8} more" if len(other) > 8 else "")
+    message = f"no kernel of a profile in {root}. Found: {shown or ('no CSV file' if root.is_dir() else 'no kernel')}"
+    fix = CAPTURE
+    if any(name.startswith("PROF_") for name in other):
+        fix = f"{PARSE}; or {CAPTURE}"
+    return [Problem("error", "no-profile", message, fix, key="profile")]

@@ -70,6 +70,11 @@ CAPTURE = (
     "aic_metrics=torch_npu.profiler.AiCMetrics.PipeUtilization), record_shapes=True"
 )
 
+PARSE = (
+    "export what was captured: torch_npu.profiler.profiler.analyse(RUN_FOLDER), "
+    "or msprof --export=on --output=PROF_FOLDER"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Profile:

@@ -1,31 +1,16 @@
 """Bytes of a file as UTF-8 text, whatever it was saved as."""
 
 import codecs
-from dataclasses import dataclass
 from pathlib import Path
 
 HEAD = 1 << 16  # bytes in which a header line ends
 
 
-@dataclass(frozen=True)
-class Head:
-    """The beginning of a file.
-
-    Attributes:
-        text: its first bytes as text, undecodable ones replaced.
-        encoding: how the file is decoded.
-    """
-
-    text: str
-    encoding: str
-
-
-def head(path: Path) -> Head:
-    """The first bytes of a file as text."""
+def head(path: Path) -> str:
+    """The first bytes of a file as text, undecodable ones replaced."""
     with path.open("rb") as file:
         data = file.read(HEAD)
-    encoding = _marked(data) or "utf-8"
-    return Head(data.decode(encoding, "replace").removeprefix("\ufeff"), encoding)
+    return data.decode(_marked(data) or "utf-8", "replace").removeprefix("\ufeff")
 
 
 def utf8(data: bytes) -> tuple[bytes, str | None]:

@@ -54,19 +54,22 @@ def table(raw: pl.DataFrame, layout: Layout, file: str) -> tuple[pl.DataFrame, i
         file: its name, for the messages.
     """
     problems: list[Problem] = []
-    again = raw["start_us"].str.to_lowercase().str.contains(r"start time\s*\(us\)").fill_null(False)
+    again = raw["start_us"].str.contains(r"(?i)start time\s*\(us\)").fill_null(False)
     if again.any():
         problems.append(_told(file, raw.filter(again)["line"], "repeated-header", "repeats the header"))
         raw = raw.filter(~again)
     words = [_word(name) for name in layout.index if SCHEMA[name] == pl.String()]
-    frame = raw.with_columns(*words, _start())
-    numbers = [
-        _numbers(frame[name], kind, frame["line"], file, problems)
-        for name, kind in SCHEMA.items()
-        if name in layout.index and kind != pl.String() and name != "start_us"
-    ]
-    absent = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in frame.columns]
-    frame = _inexact(frame.with_columns(*numbers, *absent), raw)
+    kinds = {name: SCHEMA[name] for name in layout.index if name != "start_us" and SCHEMA[name] != pl.String()}
+    absent = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in raw.columns]
+    numbers = [_number(name, kind) for name, kind in kinds.items()]
+    frame = raw.with_columns(
+        *words, *numbers, *absent, pl.col("start_us").str.strip_chars(PADDING).cast(EXACT, strict=False)
+    )
+    before, after = raw.null_count().row(0, named=True), frame.null_count().row(0, named=True)
+    lost = [name for name in kinds if after[name] > before[name]]
+    frame = frame.with_columns(*(_second_try(raw[name], kinds[name], raw["line"], file, problems) for name in lost))
+    if after["start_us"] > before["start_us"]:
+        frame = frame.with_columns(_inexact(frame["start_us"], raw["start_us"]))
     del raw
     timed = (frame["start_us"].is_between(0, LATEST_US) & (frame["duration_us"] >= 0)).fill_null(False)
     if not timed.all():
@@ -84,38 +87,32 @@ def _word(name: str) -> pl.Expr:
     return text if name.endswith("_shapes") else pl.when(text != "").then(text).alias(name)
 
 
-def _numbers(cells: pl.Series, kind: pl.DataType, lines: pl.Series, file: str, problems: list[Problem]) -> pl.Series:
+def _number(name: str, kind: pl.DataType) -> pl.Expr:
     """Finite numbers of a column, null where there is none."""
-    values = cells.cast(kind, strict=False)
-    text = cells.dtype == pl.String()
-    if text:
-        # Padded, or an integer written as a float.
-        left = values.is_null() & (cells != "").fill_null(False)
-        again = cells.filter(left).str.strip_chars(PADDING).cast(pl.Float64(), strict=False).cast(kind, strict=False)
-        values = values.scatter(left.arg_true(), again)
-    if kind == pl.Float64():
-        values = values.set(~values.is_finite().fill_null(True), None)
-    there = (cells.str.strip_chars(PADDING) != "").fill_null(False) if text else cells.is_not_null()
-    bad = values.is_null() & there
+    number = pl.col(name).cast(kind, strict=False)
+    return pl.when(number.is_finite()).then(number).alias(name) if kind == pl.Float64() else number
+
+
+def _second_try(cells: pl.Series, kind: pl.DataType, lines: pl.Series, file: str, problems: list[Problem]) -> pl.Series:
+    """The same for a column in which some cell was none: it may be padded, empty, or an integer written as a float."""
+    text = cells.cast(pl.String()).str.strip_chars(PADDING)
+    values = text.cast(pl.Float64(), strict=False)
+    values = values.set(~values.is_finite().fill_null(True), None).cast(kind, strict=False)
+    bad = values.is_null() & (text != "").fill_null(False)
     if bad.any():
-        example = str(cells.filter(bad)[0])[:40]
-        what = f"has no number in column {cells.name}: {example!r}"
+        what = f"has no number in column {cells.name}: {text.filter(bad)[0][:40]!r}"
         problems.append(_told(file, lines.filter(bad), "not-a-number", what))
     return values
 
 
-def _start() -> pl.Expr:
-    """Starts as exact decimals: as float64 an epoch in microseconds is good for 0.25 us only."""
-    return pl.col("start_us").str.strip_chars(PADDING).cast(EXACT, strict=False)
+def _inexact(exact: pl.Series, cells: pl.Series) -> pl.Series:
+    """Starts, with those that polars does not take, such as one with more than 6 decimals, taken by Python.
 
-
-def _inexact(frame: pl.DataFrame, raw: pl.DataFrame) -> pl.DataFrame:
-    """Starts that polars does not take, such as one with more than 6 decimals, taken by Python."""
-    left = frame["start_us"].is_null() & raw["start_us"].is_not_null()
-    if not left.any():
-        return frame
-    again = [_decimal(cell) for cell in raw["start_us"].filter(left).str.strip_chars(PADDING)]
-    return frame.with_columns(frame["start_us"].scatter(left.arg_true(), pl.Series(again, dtype=EXACT)))
+    A float64 would not do: an epoch in microseconds is good for 0.25 us in it.
+    """
+    left = exact.is_null() & cells.is_not_null()
+    again = [_decimal(cell) for cell in cells.filter(left).str.strip_chars(PADDING)]
+    return exact.scatter(left.arg_true(), pl.Series(again, dtype=EXACT))
 
 
 def _decimal(text: str) -> Decimal | None:
