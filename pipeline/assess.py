@@ -74,7 +74,7 @@ def assess(
     superkernel = None
     if scopes is not None:
         copies = _copies(plan, places)
-        superkernel = superkernel_result(workload, scopes, forecast, copies, baseline, alone_draws)
+        superkernel = superkernel_result(workload, scopes, forecast, copies, baseline)
     rows = {m.target: m for m in matches}
     flow = Flow(workload)
     settings = {

@@ -1,7 +1,8 @@
 """Strategy `auto`: which scopes, and why, from the structure of the model and the traced step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from models.paths import Names
 from models.workload import Kernel
@@ -51,6 +52,14 @@ class Candidate:
     launches_saved: int
     longest: int
     serialises: bool
+
+    @property
+    def about(self) -> Text:
+        """What speaks for and against the strategy."""
+        return PROS_AND_CONS[self.strategy]
+
+    def to_json(self, language: str = "en") -> dict[str, Any]:
+        return {**asdict(self), "about": self.about.get(language)}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ def superkernel_result(
     forecast: "Forecast",
     copies: Sequence["Copy"] = (),
     baseline: "Baseline | None" = None,
-    draws: int = 0,
 ) -> SuperKernelResult | None:
     """Figures of the scopes; None if the plan has none.
 
@@ -42,8 +41,7 @@ def superkernel_result(
         scopes: of the plan.
         forecast: of the whole plan.
         copies: of the plan, to try each lever alone.
-        baseline: the simulator's; without it nothing is tried alone.
-        draws: of the band of each scope alone.
+        baseline: the simulator's; without it nothing is tried alone. All its draws make each band.
     """
     if not scopes.placed:
         return None
@@ -54,7 +52,7 @@ def superkernel_result(
         (prefetch,) = baseline.evaluate_many([copies], baseline.draws)
         (superkernel,) = baseline.evaluate_many([[]], baseline.draws, everything)
     groups = by_name(scopes.placed)
-    rows = [_row(workload, row, groups[row.name], forecast, baseline, draws) for row in scopes.matches]
+    rows = [_row(workload, row, groups[row.name], forecast, baseline) for row in scopes.matches]
     return SuperKernelResult(
         strategy=scopes.strategy,
         about=PROS_AND_CONS[scopes.strategy],
@@ -62,6 +60,7 @@ def superkernel_result(
         scopes=rows,
         prefetch_alone=prefetch,
         superkernel_alone=superkernel if both else forecast.gain,
+        candidates=scopes.choice.candidates if scopes.choice is not None else (),
     )
 
 
@@ -118,7 +117,6 @@ def _row(
     members: Sequence[Placed],
     forecast: "Forecast",
     baseline: "Baseline | None",
-    draws: int,
 ) -> ScopeResult:
     kernels = [k for p in members for k in p.span.kernels]
     layers = max(1, workload.layers)
@@ -129,7 +127,7 @@ def _row(
     alone = None
     if baseline is not None:
         scopes = [fused_scope(p.scope, p.span) for p in members]
-        (alone,) = baseline.evaluate_many([[]], min(draws, baseline.draws), scopes)
+        (alone,) = baseline.evaluate_many([[]], baseline.draws, scopes)
     return ScopeResult(
         name=row.name,
         label=row.label,

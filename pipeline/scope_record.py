@@ -8,6 +8,7 @@ from pipeline.figures import Figure
 
 if TYPE_CHECKING:
     from pipeline.record import Text
+    from pipeline.scope_choice import Candidate
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class SuperKernelResult:
         about: what speaks for and against it.
         why: why `auto` chose it.
         scopes: one per name, in execution order.
+        candidates: what `auto` chose from.
         prefetch_alone, superkernel_alone: gain of the step with one lever only, %; the first is None if the plan has no
             prefetch.
     """
@@ -76,6 +78,7 @@ class SuperKernelResult:
     scopes: Sequence[ScopeResult]
     prefetch_alone: Figure | None = None
     superkernel_alone: Figure | None = None
+    candidates: "Sequence[Candidate]" = ()
 
     def to_json(self, language: str = "en") -> dict[str, Any]:
         return {
@@ -83,6 +86,7 @@ class SuperKernelResult:
             "about": self.about.get(language),
             "why": self.why.get(language) if self.why else None,
             "scopes": [s.to_json() for s in self.scopes],
+            "candidates": [c.to_json(language) for c in self.candidates],
             "prefetch_alone": self.prefetch_alone.to_json() if self.prefetch_alone else None,
             "superkernel_alone": self.superkernel_alone.to_json() if self.superkernel_alone else None,
         }

@@ -1,7 +1,6 @@
 """`validate`: a recipe against a model, without a device and without writing anything."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -77,7 +76,7 @@ def superkernel_json(resolution: Resolution) -> dict[str, Any]:
         "enabled": bool(scopes.strategy),
         "strategy": scopes.strategy or None,
         "why": scopes.choice.why.en if scopes.choice else None,
-        "candidates": [asdict(c) for c in scopes.choice.candidates] if scopes.choice else [],
+        "candidates": [c.to_json() for c in scopes.choice.candidates] if scopes.choice else [],
         "kernels": sum(m.kernels for m in scopes.matches),
         "scopes": [m.to_json() for m in scopes.matches],
     }

@@ -1,6 +1,7 @@
 """A forecast with SuperKernel scopes: figures, each lever alone, signals, reports in both languages."""
 
 import json
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -12,6 +13,7 @@ from pipeline.record import Assessment, Rung, TrialRecord
 from pipeline.report import report_files
 from pipeline.report.markdown import superkernel_markdown
 from pipeline.resolve import Resolution, resolve
+from pipeline.scope_choice import PROS_AND_CONS
 from pipeline.scope_spans import fused_scopes
 from pipeline.simulator.forecast import Baseline, Forecast
 from pipeline.simulator.machine import load_machine
@@ -117,16 +119,40 @@ def test_what_a_target_gains_alone_is_without_scopes_and_what_is_lost_without_it
         assert target.gain_without.value == pytest.approx(lost)
 
 
+def test_one_scope_alone_and_superkernel_alone_are_one_figure_with_one_band() -> None:
+    _, found, _ = trial("decoder_layers", prefetch=True)
+    assert found.superkernel is not None and len(found.superkernel.scopes) == 1
+    assert found.superkernel.scopes[0].gain_alone == found.superkernel.superkernel_alone
+
+
 def test_a_scope_that_serialises_streams_is_a_modelled_loss_with_a_next_step() -> None:
-    """Both streams on half the cores each: without the scope they overlap."""
-    _, found, _ = trial("decoder_layers")
-    assert found.superkernel is not None and found.superkernel.scopes[0].serialises
-    alone = found.superkernel.scopes[0].gain_alone
-    assert alone is not None
-    signals = {s.id: s for s in found.verdict.signals}
-    assert ("scope_slower" in signals) == (alone.value < 0)
-    if alone.value < 0:
-        assert signals["scope_slower"].override == "recipe.superkernel.strategy=auto"
+    """Each layer runs 5 kernels of 30 us beside 3 of 30 us; one after the other they take longer than launches do."""
+    beside = ("moe", "mlp")
+    step = replace(
+        STEP,
+        kernels=tuple(
+            replace(k, fixed_us=30.0 if any(f".{name}" in k.module for name in beside) else None) for k in STEP.kernels
+        ),
+    )
+    recipe, problems = parse_recipe(
+        {"name": "t", "model": "toy", "superkernel": {"enabled": True, "strategy": "decoder_layers"}}
+    )
+    assert problems == []
+    found = resolve(recipe, MODEL, step, MACHINE)
+    baseline = Baseline(step, MACHINE, draws=32)
+    forecast = baseline.forecast([], fused_scopes(found.plan, step))
+    result = assess(step, found.plan, [], MACHINE, forecast, baseline=baseline, scopes=found.scopes)
+    assert result.superkernel is not None and result.superkernel.scopes[0].serialises
+    assert "streams-serialised" in {p.code for p in found.problems}
+    alone = result.superkernel.scopes[0].gain_alone
+    assert alone is not None and alone.high is not None and alone.high < 0
+    assert result.verdict.outcome == "worse"
+    signals = {s.id: s for s in result.verdict.signals}
+    assert "streams run one after the other" in signals["scope_slower"].seen.en
+    assert signals["scope_slower"].override == "recipe.superkernel.strategy=auto"
+    (saved,) = (row.launch_saving for row in found.scope_matches)
+    (whole,) = (row.step_saving for row in found.scope_matches)
+    assert saved is not None and whole is not None and saved.value > 0 > whole.value
 
 
 def test_the_json_of_a_trial_holds_the_scopes() -> None:
@@ -172,6 +198,9 @@ def test_the_superkernel_report_follows_the_template_and_marks_what_is_modelled(
         "### 配置文件修改",
         "### 模型代码修改",
         "## 性能测试结果",
+        "### 基线性能(SuperKernel 与 prefetch 禁用)",
+        "### 优化后性能(SuperKernel 与 prefetch 启用)",
+        "### 性能提升",
         "## 结论",
         "## 使用说明",
     ]
@@ -183,11 +212,24 @@ def test_the_superkernel_report_follows_the_template_and_marks_what_is_modelled(
     assert english is not None and "**modelled**" in english and "prefetch only" in english
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_report_says_what_speaks_for_and_against_each_strategy_that_auto_chose_from(language: str) -> None:
+    made, _ = record(language=language)
+    text = superkernel_markdown(made, date(2026, 1, 2))
+    assert text is not None
+    for strategy in ("attention", "moe", "chains", "decoder_layers"):
+        (row,) = (line for line in text.split("\n") if line.startswith(f"| {strategy} |"))
+        assert PROS_AND_CONS[strategy].get(language) in row
+    assert made.to_json()["superkernel"]["candidates"][0].keys() >= {"strategy", "launches_saved", "about"}
+    fixed = superkernel_markdown(record("moe", language=language)[0], date(2026, 1, 2))
+    assert fixed is not None and "| attention |" not in fixed
+
+
 def test_throughput_rises_by_more_than_latency_falls() -> None:
     text = superkernel_markdown(record()[0], date(2026, 1, 2))
     assert text is not None
     rows = [line for line in text.split("\n") if "increased by" in line or "reduced by" in line]
-    latency, throughput = (float(row.split("|")[2].split("[")[0]) for row in rows)
+    latency, throughput = (float(row.split(":")[1].split("[")[0]) for row in rows)
     assert 0 < latency < throughput
 
 
