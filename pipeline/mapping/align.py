@@ -8,7 +8,8 @@ that is.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from pipeline.simulator.engine import compiled
 
 GAP = -1.0  # a kernel that only one side has
 SAME_BYTES = 6.0  # on top of the base score: both read a weight of the same size
@@ -80,7 +81,7 @@ def _arrays(side: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return side.family.astype(np.int64), side.low.astype(np.float64), side.high.astype(np.float64)
 
 
-@njit(cache=True)
+@compiled
 def _pair(i, j, family, low, high, other, other_low, other_high, base):  # type: ignore[no-untyped-def]
     score = base[family[i], other[j]]
     if score > NEVER / 2 and low[i] > 0.0 and other_low[j] > 0.0:
@@ -89,7 +90,7 @@ def _pair(i, j, family, low, high, other, other_low, other_high, base):  # type:
     return score
 
 
-@njit(cache=True)
+@compiled
 def _fill(family, low, high, other, other_low, other_high, base):  # type: ignore[no-untyped-def]
     """[n + 1, m + 1] score of the best alignment of the first i and the first j kernels."""
     n, m = len(family), len(other)
@@ -104,7 +105,7 @@ def _fill(family, low, high, other, other_low, other_high, base):  # type: ignor
     return best
 
 
-@njit(cache=True)
+@compiled
 def _trace(best, family, low, high, other, other_low, other_high, base):  # type: ignore[no-untyped-def]
     """[k, 2] pairs of one best alignment; of equal ones, the one whose pairs come last."""
     i, j = best.shape[0] - 1, best.shape[1] - 1
@@ -123,7 +124,7 @@ def _trace(best, family, low, high, other, other_low, other_high, base):  # type
     return found[:count][::-1].copy()
 
 
-@njit(cache=True)
+@compiled
 def _margins(forward, backward, pairs, family, low, high, other, other_low, other_high, base):  # type: ignore[no-untyped-def]
     """For each pair, the best score minus that of the best alignment that puts its left kernel elsewhere."""
     n, m = forward.shape[0] - 1, forward.shape[1] - 1

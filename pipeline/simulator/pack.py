@@ -69,7 +69,7 @@ def pack(workload: Workload) -> PackedWorkload:
         peak=_ints(_peak(k) for k in kernels),
         flops=_floats(k.comm_bytes if k.engine == "communication" else k.flops for k in kernels),
         cores=_floats(k.cores for k in kernels),
-        units=_ints(0 if k.fixed_us is not None else _UNITS.get(k.engine, 0) for k in kernels),
+        units=_ints(_units(k) for k in kernels),
         ranks=_floats(max(1, k.comm_ranks) for k in kernels),
         exact=_floats(-1.0 if k.fixed_us is None else k.fixed_us for k in kernels),
         measured=_floats(-1.0 if k.measured_us is None else k.measured_us for k in kernels),
@@ -151,6 +151,12 @@ _COLUMNS = (
     (engine.FIRST_SHARE, "first_experts"),
     *((engine.PEAK + k, f"peak_{name}") for k, name in enumerate(engine.PEAKS[:4])),
 )
+
+
+def _units(kernel: Kernel) -> int:
+    """A measured time holds its wait for cores already."""
+    timed = kernel.fixed_us is not None or kernel.measured_us is not None
+    return 0 if timed else _UNITS.get(kernel.engine, 0)
 
 
 def _peak(kernel: Kernel) -> int:

@@ -1,0 +1,130 @@
+"""The specification's order of tuning, run on the simulator: sizes first, then one target after the other.
+
+1. Fix the position and change only the size: 0.5 -> 0.7 -> 1.0, and 0.5 -> 0.3 -> 0.1.
+2. Only then several targets together, beginning with what gains most alone; one that does not add is left out.
+
+A position other than the proposed one is the second step of the specification; it is a candidate of its own here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from pipeline.figures import Figure
+from pipeline.simulator.copies import Copy
+
+if TYPE_CHECKING:
+    from pipeline.simulator.forecast import Baseline
+
+COEFFICIENTS = tuple(Decimal(c) for c in ("0.5", "0.7", "1.0", "0.3", "0.1"))  # in the specification's order
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One target in all its layers.
+
+    Attributes:
+        name: of the target.
+        copies: one per layer, each of the whole weight, in the order of the step.
+        weight: what the candidates of one weight have in common; of these at most one is chosen. "" for none.
+    """
+
+    name: str
+    copies: tuple[Copy, ...]
+    weight: str = ""
+
+    def at(self, coefficient: Decimal) -> list[Copy]:
+        """The copies at a share of the weight, whole bytes."""
+        return [replace(copy, size=int(Decimal(int(copy.size)) * coefficient)) for copy in self.copies]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination that was tried.
+
+    Attributes:
+        chosen: (name, coefficient) of every target in it.
+        gain: % of the replayed step, modelled, with paired band.
+    """
+
+    chosen: tuple[tuple[str, Decimal], ...]
+    gain: Figure
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found.
+
+    Attributes:
+        alone: per candidate and coefficient, in the specification's order.
+        steps: the combination after each target that was added.
+        refused: targets that were tried on top and did not add.
+    """
+
+    alone: tuple[Trial, ...]
+    steps: tuple[Trial, ...] = ()
+    refused: tuple[Trial, ...] = field(default=())
+
+    @property
+    def best(self) -> Trial | None:
+        """The last combination; None if no target pays."""
+        return self.steps[-1] if self.steps else None
+
+    def best_alone(self, name: str) -> Trial:
+        """The size at which a target gains most alone; of equal ones the smaller."""
+        return _best([t for t in self.alone if t.chosen[0][0] == name])
+
+
+def tune(
+    baseline: "Baseline",
+    candidates: Sequence[Candidate],
+    coefficients: Sequence[Decimal] = COEFFICIENTS,
+    draws: int = 64,
+) -> Tuned:
+    """Try every size of every target alone, then add targets as long as the step gets faster.
+
+    What counts is the nominal gain: a target that gains nothing alone is not tried in a combination, and of two
+    combinations that gain the same the smaller stays. The band says how sure that is.
+
+    Args:
+        baseline: of the replayed step.
+        candidates: the targets.
+        coefficients: shares of the weight to try.
+        draws: of the unknowns, for the bands; at most those of the baseline.
+    """
+    tries = [(c, share) for c in candidates for share in coefficients]
+    gains = baseline.evaluate_many([chain([(c, share)]) for c, share in tries], draws)
+    alone = tuple(Trial(((c.name, share),), gain) for (c, share), gain in zip(tries, gains, strict=True))
+    found = Tuned(alone)
+    order = sorted((found.best_alone(c.name) for c in candidates), key=lambda t: (-t.gain.value, t.chosen[0][0]))
+    by_name = {c.name: c for c in candidates}
+    chosen: list[tuple[Candidate, Decimal]] = []
+    steps: list[Trial] = []
+    refused: list[Trial] = []
+    best = 0.0
+    for trial in order:
+        name, share = trial.chosen[0]
+        candidate = by_name[name]
+        taken = any(candidate.weight and c.weight == candidate.weight for c, _ in chosen)
+        if trial.gain.value <= 0.0 or taken:
+            continue
+        together = [*chosen, (candidate, share)]
+        gain = baseline.evaluate_many([chain(together)], draws)[0]
+        tried = Trial(tuple((c.name, s) for c, s in together), gain)
+        if gain.value > best:
+            chosen, best = together, gain.value
+            steps.append(tried)
+        else:
+            refused.append(tried)
+    return replace(found, steps=tuple(steps), refused=tuple(refused))
+
+
+def chain(chosen: Sequence[tuple[Candidate, Decimal]]) -> list[Copy]:
+    """The copies of several targets in the order in which their dependencies end in program order."""
+    copies = [copy for candidate, share in chosen for copy in candidate.at(share)]
+    return sorted(copies, key=lambda copy: copy.after)
+
+
+def _best(trials: Sequence[Trial]) -> Trial:
+    return max(trials, key=lambda t: (t.gain.value, -t.chosen[0][1]))
