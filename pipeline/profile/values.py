@@ -1,7 +1,7 @@
 """Text of a kernel table to typed columns: exact starts, numbers or null, shapes without literal quotes."""
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import partial
 
 import polars as pl
@@ -118,9 +118,9 @@ def _inexact(exact: pl.Series, cells: pl.Series) -> pl.Series:
 def _decimal(text: str) -> Decimal | None:
     try:
         value = Decimal(text)
-    except InvalidOperation:
+        return value.quantize(Decimal("1e-6")) if value.is_finite() and abs(value) <= LATEST_US else None
+    except ArithmeticError:  # no number, or one out of all bounds
         return None
-    return value.quantize(Decimal("1e-6")) if value.is_finite() and abs(value) <= LATEST_US else None
 
 
 def _rebased(frame: pl.DataFrame, file: str, problems: list[Problem]) -> tuple[pl.DataFrame, int]:

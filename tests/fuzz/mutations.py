@@ -4,19 +4,10 @@ import json
 import random
 from collections.abc import Callable
 
-from tests.pipeline.profile.files import COLUMNS, row
+from tests.pipeline.profile.files import COLUMNS, LEVEL0, SUMMARY, row
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
-LEVEL0 = ["Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)", "Wait Time(us)", "Block Dim"]
-TO_SUMMARY = {
-    "Name": "Op Name",
-    "Type": "OP Type",
-    "Accelerator Core": "Task Type",
-    "Start Time(us)": "Task Start Time(us)",
-    "Duration(us)": "Task Duration(us)",
-    "Wait Time(us)": "Task Wait Time(us)",
-}
 # What a spreadsheet, an editor, a broken disk or a malicious hand may put into a field.
 CELLS = [
     *(b"", b'"', b'""', b'"""', b'"a,b', b"a\nb", b"\x00", b"N/A", b"nan", b"inf", b"-inf", b"-1", b"1e400", b"1e-400"),
@@ -39,7 +30,7 @@ def base_files() -> list[bytes]:
         _table(COLUMNS, [row(**cells) for cells in rows]),
         _table(COLUMNS, [row(**cells) for cells in quoted], end="\r\n"),
         _table(LEVEL0, [row(LEVEL0, **cells) for cells in rows]),
-        _table([TO_SUMMARY.get(name, name) for name in COLUMNS], [row(**cells) for cells in several]),
+        _table(SUMMARY, [row(**cells) for cells in several]),
         _table(arithmetic, [row(**cells) for cells in rows]),
         _table(plain, [row(**cells) for cells in rows]),
         _table(COLUMNS[4:], [row(COLUMNS[4:], **cells) for cells in rows]),

@@ -13,6 +13,7 @@ HEADER = (
     "aiv_mte3_ratio,aiv_icache_miss_rate,cube_utilization(%)"
 )
 COLUMNS = HEADER.split(",")
+LEVEL0 = ["Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)", "Wait Time(us)", "Block Dim"]
 MATMUL = {
     "Step Id": "7",
     "Device_id": "0",
@@ -41,6 +42,24 @@ MATMUL = {
     "aic_mte2_ratio": "0.779",
     "cube_utilization(%)": "80.8",
 }
+
+
+def renamed(names: dict[str, str]) -> list[str]:
+    """The columns with other names."""
+    return [names.get(column, column) for column in COLUMNS]
+
+
+# Names that msprof gives in op_summary.
+SUMMARY = renamed(
+    {
+        "Name": "Op Name",
+        "Type": "OP Type",
+        "Accelerator Core": "Task Type",
+        "Start Time(us)": "Task Start Time(us)",
+        "Duration(us)": "Task Duration(us)",
+        "Wait Time(us)": "Task Wait Time(us)",
+    }
+)
 
 
 def row(columns: list[str] | None = None, **cells: str) -> str:
