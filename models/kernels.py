@@ -62,6 +62,11 @@ class Recorder(Protocol):
 _recorder: Recorder | None = None
 
 
+def active_recorder() -> Recorder | None:
+    """The recorder of the running trace, None outside a trace."""
+    return _recorder
+
+
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Send every kernel call, stream switch and core limit to `recorder`."""
