@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from models.architectures import ARCHITECTURES, Architecture
 from models.deployment import Deployment
-from models.hf.types import is_transformers, type_problem
+from models.hf.types import GROUP, is_transformers
 from models.metadata import make_metadata
 from models.problems import Problem, RefusedError, raise_errors
 from models.records import read_record
@@ -34,12 +34,14 @@ class ModelSpec:
         architecture: key of `ARCHITECTURES`, or `hf/<model_type>` for a model of transformers.
         config: the full-size dimensions, names as in the checkpoint's config.json.
         tiny: overlay on `config` that shrinks the numbers and keeps the structure.
+        path: checkpoint folder of a transformers model; None: the type's default configuration.
     """
 
     name: str
     architecture: str
     config: Mapping[str, Any]
     tiny: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], file: str | None = None) -> "ModelSpec":
@@ -51,9 +53,16 @@ class ModelSpec:
         values, problems = read_record(cls, mapping, "model", file)
         name = values.get("architecture")
         if name is not None and is_transformers(name):
-            problem = type_problem(name.partition("/")[2], file=file)
-            raise_errors([*problems, *([problem] if problem else [])])
-            return cls(**values)
+            from models.hf.specs import read_configs
+
+            raise_errors(problems)
+            values["architecture"] = f"{GROUP}/{read_configs(values, file).model_type}"
+            return cls(**{**values, "name": values["architecture"] if values["name"] == GROUP else values["name"]})
+        if values.get("path") is not None:
+            fix = "Write model=hf model.path=DIR."
+            problems.append(
+                Problem("error", "bad-value", "only models of transformers have one", fix, "model.path", file)
+            )
         if name is not None and name not in ARCHITECTURES:
             near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
             fix = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(sorted(ARCHITECTURES))}."
@@ -84,6 +93,8 @@ class LoadedModel:
         layers: name of the layer list below `root`, e.g. `layers`.
         size: `full` (meta) or `tiny` (CPU, seeded weights).
         deployment: how it is served; of a tiny model, the tiny deployment.
+        problems: warnings about the model.
+        weights: what the weights of a model with numbers are, in words.
     """
 
     spec: ModelSpec
@@ -94,6 +105,8 @@ class LoadedModel:
     root: str
     layers: str
     size: Size
+    problems: tuple[Problem, ...] = ()
+    weights: str = "seeded weights"
 
     def run(
         self,
@@ -253,14 +266,16 @@ def load(spec: ModelSpec, deployment: Deployment, exe_mode: str, size: Size) -> 
     return LoadedModel(spec, deployment, exe_mode, module, python_module, architecture.root, architecture.layers, size)
 
 
-def load_spec(name: str, **config: Any) -> ModelSpec:
-    """The model of `conf/model/<name>.yaml`, or of transformers (`hf/<model_type>`), with fields of `config` replaced.
+def load_spec(name: str, path: str | None = None, **config: Any) -> ModelSpec:
+    """The model of `conf/model/<name>.yaml`, or one of transformers: `hf/<model_type>`, or `hf` with a folder's path.
+
+    Keyword arguments replace fields of its `config`.
 
     Raises:
         RefusedError: there is no such file, or it is not a model.
     """
     if is_transformers(name):
-        return ModelSpec.from_mapping({"name": name, "architecture": name, "config": config})
+        return ModelSpec.from_mapping({"name": name, "architecture": name, "config": config, "path": path})
     mapping, file = _read_yaml("model", name)
     mapping["config"] = {**mapping.get("config", {}), **config}
     return ModelSpec.from_mapping(mapping, file)

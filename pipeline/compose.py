@@ -28,6 +28,7 @@ from pipeline.config_files import (
     options,
 )
 from pipeline.overrides import GROUPS, UserOverride
+from pipeline.transformers_choice import choice_problems, default_deployment, hydra_choice
 from pipeline.yaml_source import YamlSource
 
 MOST_POINTS = 10_000
@@ -184,7 +185,7 @@ def _compose_point(combination: Sequence[_Chosen], folders: Sequence[Path]) -> t
     if problems:
         return None, problems
     values = [c for c in combination if c.override.key not in GROUPS]
-    texts = [f"{group}={name}" for group, name in choices.items()]
+    texts = [text for group, name in choices.items() for text in hydra_choice(group, name)]
     # Deletions come first, so that `~x` together with `x={...}` replaces x whatever their order.
     values = sorted(values, key=lambda c: c.override.sign != "~")
     texts += [c.override.hydra(c.value) for c in values] + search_path_overrides(folders)
@@ -197,7 +198,7 @@ def _compose_point(combination: Sequence[_Chosen], folders: Sequence[Path]) -> t
     problems = check_groups(config, files_of(choices, folders))
     if problems:
         return None, problems
-    problems = check_runtime(config, files_of(choices, folders)) + _check_values(config)
+    problems = check_runtime(config, files_of(choices, folders)) + check_values(config)
     typed = tuple(c.typed for c in combination)
     varying = {c.override.key: c.value or "" for c in combination if c.override.is_sweep}
     return GridPoint(tuple(texts), typed, varying, choices, config), problems
@@ -211,7 +212,7 @@ def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[st
             fix = "Use backend=simulator (modelled)."
             problems.append(Problem("error", "backend-not-available", f"backend={name}: {_LATER[name]}", fix, group))
         elif option_file(group, name, folders) is None:
-            problems.append(_unknown_option(group, name, folders))
+            problems.append(unknown_option(group, name, folders))
     if "recipe" not in chosen:
         known = ", ".join(options("recipe", folders)) or "none"
         fix = f"Add recipe=NAME. Known recipes: {known}."
@@ -220,7 +221,7 @@ def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[st
         selection, problem = _selection(chosen["recipe"], tuple(folders))
         if problem is not None:
             return {}, [*problems, problem]
-        names = dict(selection)
+        names = default_deployment(chosen) | {group: name for group, name in selection if name}
         if "model" in chosen and names.get("model") not in (None, chosen["model"]):
             message = f"recipe {chosen['recipe']} is for model {names['model']}, not {chosen['model']}"
             fix = "Leave model= away, or choose a recipe of that model."
@@ -229,19 +230,22 @@ def _choose(chosen: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[st
             if group not in chosen:
                 problems += _check_selected(group, names.get(group), chosen["recipe"], folders)
         chosen = {**{g: str(n) for g, n in names.items() if n}, **chosen}
-    return {"backend": "simulator", **chosen}, problems + clashes(chosen, folders)
+    return {"backend": "simulator", **chosen}, problems + clashes(chosen, folders) + choice_problems(chosen)
 
 
 def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path]) -> list[Problem]:
     if not name:
         message, fix = f"recipe {recipe} names no {group}", f"Add {group}=NAME, or `{group}:` to the recipe."
         file = option_file("recipe", recipe, folders)
+        if group == "model":
+            message = f"recipe {recipe} is for any model, and none was chosen"
+            fix = "Add model=NAME, e.g. model=qwen3 or model=hf/llama."
         if entry := without_here(file, "recipe") if file else None:
             fix += f" To inherit, write `{entry[0]}@_here_` in its defaults: without @_here_ it lands below a key."
             return [Problem("error", "no-" + group, message, fix, group, str(file), entry[1])]
         return [Problem("error", "no-" + group, message, fix, group)]
     if option_file(group, str(name), folders) is None:
-        problem = _unknown_option(group, str(name), folders)
+        problem = unknown_option(group, str(name), folders)
         file = option_file("recipe", recipe, folders)
         assert file is not None
         place, line = YamlSource(file).place(f"recipe.{group}")
@@ -249,7 +253,8 @@ def _check_selected(group: str, name: Any, recipe: str, folders: Sequence[Path])
     return []
 
 
-def _unknown_option(group: str, name: str, folders: Sequence[Path]) -> Problem:
+def unknown_option(group: str, name: str, folders: Sequence[Path]) -> Problem:
+    """The problem of a choice that no file has, with the nearest name."""
     known = list(options(group, folders))
     message = f"there is no {group} `{name}`.{hint(name, known)}"
     return Problem("error", f"unknown-{group}", message, f"Known: {', '.join(known) or 'none'}.", group)
@@ -301,7 +306,8 @@ def _missing_deletions(
     combination: Sequence[_Chosen], choices: Mapping[str, str], folders: Sequence[Path]
 ) -> list[Problem]:
     """Deletions of what is not there, all of them."""
-    base, _ = _compose([*(f"{g}={n}" for g, n in choices.items()), *search_path_overrides(folders)])
+    chosen = [text for group, name in choices.items() for text in hydra_choice(group, name)]
+    base, _ = _compose([*chosen, *search_path_overrides(folders)])
     problems = []
     for override in (c.override for c in combination if c.override.sign == "~"):
         place: Any = base
@@ -316,7 +322,7 @@ def _missing_deletions(
     return problems
 
 
-def _check_values(config: Mapping[str, Any]) -> list[Problem]:
+def check_values(config: Mapping[str, Any]) -> list[Problem]:
     """Values of the top-level keys that are no groups."""
     problems = []
     for key, allowed in _CHOICES.items():

@@ -7,6 +7,7 @@ from typing import Any
 from models.problems import Problem, hint
 from pipeline.overrides import GROUPS
 from pipeline.progress import shown
+from pipeline.transformers_choice import option_name
 from pipeline.yaml_source import YamlSource
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -24,6 +25,7 @@ def options(group: str, folders: Sequence[Path] = (CONF,)) -> dict[str, Path]:
 
 def option_file(group: str, name: str | None, folders: Sequence[Path] = (CONF,)) -> Path | None:
     """The file of an option, None if there is none."""
+    name = option_name(group, name)
     for folder in folders:
         path = folder / group / f"{name}.yaml"
         if name and path.is_file():

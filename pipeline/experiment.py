@@ -171,7 +171,7 @@ def prepare(experiment: Experiment) -> Prepared:
             experiment.recipe, full, workload, experiment.machine, exe_mode=experiment.exe_mode, places=places
         ),
     )
-    problems = raise_errors(_once([*experiment.problems, *resolution.problems]))
+    problems = raise_errors(_once([*experiment.problems, *full.problems, *resolution.problems]))
     tiny, tiny_workload = _model(experiment, "tiny")
     tiny_resolution = MEMO.get(
         "recipe resolved on the tiny model",

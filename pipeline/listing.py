@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.hf.types import GROUP
 from models.problems import Problem, RefusedError, hint
 from pipeline.compose import CONF, options
 from pipeline.environment import ROOT
@@ -37,6 +38,8 @@ def listing(only: Sequence[str] = (), folders: Sequence[Path] = (CONF,)) -> dict
         for section, group in _SECTIONS.items()
         if not wanted or section in wanted
     }
+    if GROUP in wanted:
+        found[GROUP] = _transformers_types()
     if not wanted or "transforms" in wanted:
         found["transforms"] = _transforms()
     return found
@@ -58,7 +61,7 @@ def as_text(found: dict[str, list[dict[str, str]]]) -> Any:
 
 
 def _section(name: str) -> str:
-    known = [*_SECTIONS, "transforms"]
+    known = [*_SECTIONS, "transforms", GROUP]
     for section in known:
         if name in (section, _SECTIONS.get(section), section.rstrip("s")):
             return section
@@ -73,6 +76,13 @@ def _transforms() -> list[dict[str, str]]:
         {"name": name, "description": entry.doc.rstrip("."), "file": entry.realise.__module__.replace(".", "/") + ".py"}
         for name, entry in sorted(TRANSFORMS.items())
     ]
+
+
+def _transformers_types() -> list[dict[str, str]]:
+    """What `model=hf/<model_type>` can be; only when asked for, as it imports transformers."""
+    from models.hf.types import causal_lm_types, class_name
+
+    return [{"name": f"{GROUP}/{name}", "description": class_name(name), "file": ""} for name in causal_lm_types()]
 
 
 def _first_comment(path: Path) -> str:

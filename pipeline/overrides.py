@@ -8,6 +8,7 @@ against the known ones; keys below `recipe`, `model`, `deployment` and `hardware
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from models.problems import Problem, hint
@@ -24,18 +25,21 @@ KEYS: dict[str, tuple[str, ...]] = {
     "trial": ("timeout", "fresh"),
     "sweep": ("fail_fast", "resume"),
     "profile": (),
+    "analysis": ("coefficient", "phase", "decode_rows", "rank", "top"),
     "tree": (),
     "write": (),
     "revert": (),
 }
 
 # Their values are taken as they are: a path may hold spaces, commas and `=`, a hash may look like a number.
-VERBATIM = ("output", "sweep.resume", "profile", "tree", "write", "revert")
+VERBATIM = ("output", "sweep.resume", "profile", "tree", "write", "revert", "model.path")
 
 _TOKEN = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*?)(?:=(?P<value>.*))?", re.DOTALL)
 _INDEX = r"\{\s*i\s*(?:[+-]\s*\d+\s*)?\}"
-_PATH = re.compile(rf"(?:[A-Za-z_*]|{_INDEX})(?:[\w*.]|{_INDEX}|(?<=\.)\[[\d,\s-]+\])*(?::(?:input|output)\b)?")
-_NEEDS_QUOTES = re.compile(rf"{_INDEX}|\.\[|:(?:input|output)$")
+_PATH = re.compile(
+    rf"(?:[A-Za-z_*]|{_INDEX})(?:[\w*.]|{_INDEX}|(?<=\.)\[[\d,\s-]+\])*(?:@[\w.]+)?(?::(?:input|output)\b)?"
+)
+_NEEDS_QUOTES = re.compile(rf"{_INDEX}|\.\[|@|:(?:input|output)$")
 _A_PATH = re.compile(r"recipe\.prefetch\.targets\.[^.]+\.(?:weight|dependency|in)")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 
@@ -160,7 +164,11 @@ def _parse(token: str, sign: str, key: str, value: str) -> tuple[UserOverride | 
     from hydra.errors import HydraException
 
     parser = OverridesParser.create()
-    if key in VERBATIM:
+    if key == "model.path" and value not in ("null", ""):
+        # The same folder wherever the trial runs or is reproduced.
+        text = value[1:-1] if _QUOTED.fullmatch(value) else value
+        candidates = [quote(str(Path(text).expanduser().absolute()))]
+    elif key in VERBATIM:
         candidates = [value if _QUOTED.fullmatch(value) or value == "null" else quote(value)]
     else:
         candidates = [quote_paths(value), value]

@@ -11,6 +11,8 @@ from models.hf.families import DECODER
 from models.hf.types import class_name
 from models.problems import Problem, RefusedError
 
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+
 
 def build(config: Any, model_type: str, size: str) -> nn.Module:
     """The causal language model of a configuration, with eager attention, in eval mode.
@@ -52,6 +54,20 @@ def build(config: Any, model_type: str, size: str) -> nn.Module:
 def file_module(layer: nn.Module) -> ModuleType:
     """The Python module whose file holds a layer's class."""
     return sys.modules[type(layer).__module__]
+
+
+def positions(module: nn.Module) -> int:
+    """Tokens of context for which the model has a table (embeddings, masks); a large number if it computes them."""
+    config: Any = module.config
+    text = config.get_text_config()
+    most = next((getattr(text, name, None) for name in _POSITIONS if isinstance(getattr(text, name, None), int)), None)
+    if most is None:
+        return sys.maxsize
+    inputs = module.get_input_embeddings()  # type: ignore[operator]
+    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding) and m is not inputs]
+    sides = [side for buffer in module.buffers() if buffer.ndim > 1 for side in buffer.shape]
+    # Some tables have a few rows more, for padding.
+    return most if any(most <= size <= most + 4 for size in (*tables, *sides)) else sys.maxsize
 
 
 def _spread(module: nn.Module) -> None:

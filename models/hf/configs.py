@@ -11,6 +11,9 @@ from models.hf.types import config_class
 from models.problems import Problem, RefusedError
 from models.records import unknown_key
 
+# Of a checkpoint: its weights are read, or not, by us.
+_NOT_OF_THE_MODEL = ("quantization_config", "torch_dtype", "dtype", "transformers_version")
+
 
 def full_config(model_type: str, overrides: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> Any:
     """The configuration of a model at full size.
@@ -25,6 +28,7 @@ def full_config(model_type: str, overrides: Mapping[str, Any], stored: Mapping[s
     """
     cls = config_class(DECODER.get(model_type, model_type) if stored is None else model_type)
     values = copy.deepcopy(dict(DEFAULT.get(model_type, {}) if stored is None else stored))
+    values = {name: value for name, value in values.items() if name not in _NOT_OF_THE_MODEL}
     base = _make(cls, values, "model.config")
     _check_names(base, overrides, "model.config")
     values = _merged(values, base.to_dict(), overrides)

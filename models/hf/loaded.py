@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.deployment import Deployment
-from models.hf.build import build, file_module
-from models.hf.configs import full_config, tiny_config
+from models.deployment import Deployment, context_problems
+from models.hf.build import build, file_module, positions
 from models.hf.extending import past_state
 from models.hf.rebuilding import rebuild, set_on_all
+from models.hf.specs import deployment_problems, read_configs
 from models.hf.stepping import State, Stepper
 from models.loading import LoadedModel, ModelSpec, Size
+from models.problems import raise_errors
 from models.structure import decoder_layers
 
 _PROMPT_TOKENS = 5
@@ -106,14 +107,22 @@ class TransformersModel(LoadedModel):
 
 def load_transformers(spec: ModelSpec, deployment: Deployment, exe_mode: str, size: Size) -> TransformersModel:
     """Build a model of transformers; arguments and errors as in `models.loading.load`."""
-    model_type = spec.architecture.partition("/")[2]
-    config = full_config(model_type, spec.config)
-    small = build(tiny_config(config, spec.tiny), model_type, "tiny")
+    configs = read_configs(
+        {"architecture": spec.architecture, "config": spec.config, "tiny": spec.tiny, "path": spec.path}
+    )
+    model_type = configs.model_type
+    raise_errors(deployment_problems(deployment))
+    small = build(configs.tiny, model_type, "tiny")
     tiny = deployment.tiny()
     stepper = Stepper(small, tiny)
     root, layers = decoder_layers(small, lambda: stepper.step(small, stepper.prompt(_PROMPT_TOKENS, 1), State()))
     python_module = file_module(small.get_submodule(f"{root}.{layers}.0".strip(".")))
-    module, served = (build(config, model_type, "full"), deployment) if size == "full" else (small, tiny)
+    module, served = small, tiny
+    if size == "full":
+        module, served = build(configs.full, model_type, "full"), deployment
+        raise_errors(context_problems(deployment, positions(module)))
     for name, value in {"exe_mode": exe_mode, "enable_multi_stream": deployment.multi_stream}.items():
         set_on_all(module, name, value)
-    return TransformersModel(spec, served, exe_mode, module, python_module, root, layers, size)
+    return TransformersModel(
+        spec, served, exe_mode, module, python_module, root, layers, size, problems=configs.problems
+    )

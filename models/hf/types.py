@@ -1,12 +1,12 @@
 """Which model types the installed transformers knows, and which of them are causal language models."""
 
-import difflib
 from functools import cache
 from typing import Any
 
-from models.problems import Problem
+from models.problems import Problem, nearest
 
 GROUP = "hf"  # `model=hf/<model_type>`, and `model=hf` for a checkpoint folder
+_LIST = "`npu-recipes list hf` shows the causal language models."
 
 
 def is_transformers(architecture: str) -> bool:
@@ -52,11 +52,17 @@ def type_problem(model_type: str, key: str = "model", file: str | None = None) -
     if model_type in known:
         return None
     release = f"transformers {transformers.__version__}"
-    near = difflib.get_close_matches(model_type, known, n=3, cutoff=0.6)
-    fix = f"Did you mean {' or '.join(near)}?" if near else f"`npu-recipes list models` shows the {len(known)} types."
+    fix = _suggestion(model_type, known)
     if model_type in model_types():
         message = f"{release} has no causal language model of type {model_type!r}"
         related = [name for name in (f"{model_type}_text", f"{model_type}-decoder") if name in known]
-        fix = f"Its text model is {related[0]}." if related else fix
+        fix = f"Its text model is {related[0]}." if related else _LIST
         return Problem("error", "not-a-causal-lm", message, fix, key, file)
     return Problem("error", "unknown-model-type", f"{release} has no model type {model_type!r}", fix, key, file)
+
+
+def _suggestion(model_type: str, known: tuple[str, ...]) -> str:
+    near = nearest(model_type, known)
+    if near is None:  # a known type with something behind it
+        near = max((name for name in known if model_type.startswith(name)), key=len, default=None)
+    return f"Did you mean {near}?" if near else _LIST
