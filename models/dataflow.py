@@ -165,8 +165,15 @@ class Weights:
             self.bytes[name] = parameter.numel() * parameter.element_size()
             self._spans.setdefault(storage_id(parameter), []).append((start, end, name))
 
+        self._buffers = {storage_id(buffer) for buffer in module.buffers()}
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a parameter, a buffer, or a tensor computed from nothing else."""
+        key = storage_id(tensor)
+        return key in self._spans or key in self._buffers
+
     def alias(self, tensor: torch.Tensor, names: list[str]) -> None:
-        """This tensor, with memory of its own, shows these parameters (computed from nothing else)."""
+        """This tensor, with memory of its own, was computed from these parameters (or none) and constants."""
         self._alive.append(tensor.untyped_storage())
         end = span(tensor)[1]
         self._spans[storage_id(tensor)] = [(0, end, name) for name in dict.fromkeys(names)]

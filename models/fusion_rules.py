@@ -32,6 +32,7 @@ def fuse(
     rules: list[Callable[[Graph], Iterator[Group]]] = [
         lambda g: _leaf_modules(g, leaves),
         _attention,
+        _indexer,
         _gating,
         _gated_activation,
         _add_norm,
@@ -66,8 +67,8 @@ def _what(ops: set[str]) -> str | None:
     """The fused operator that does these aten ops."""
     if "LayerNorm" in ops:
         return "LayerNorm"
-    if "Rsqrt" in ops or "FusedRmsNorm" in ops:
-        return "LayerNorm" if "Sub" in ops and "ReduceMean" in ops else "RmsNorm"
+    if "Rsqrt" in ops or "FusedRmsNorm" in ops or {"Pow", "ReduceMean", "Mul"} <= ops:
+        return "LayerNorm" if {"Sub", "ReduceMean"} <= ops else "RmsNorm"
     if {"Cos", "Sin"} <= ops:
         return "GatherV2"  # rotary tables are computed once and looked up by position
     if ops & {"Erf", "Gelu"} or {"Tanh", "Add", "Mul"} <= ops:
@@ -136,17 +137,30 @@ def _between(graph: Graph, sources: set[int], target: int) -> set[int]:
     return reached & needed | {target}
 
 
-def _absorb_before(graph: Graph, members: set[int], call: tuple[int, ...]) -> None:
-    """Add the element-wise kernels of the call whose results nobody else reads: scaling, masks, repeated heads."""
+def _absorb_before(
+    graph: Graph, members: set[int], call: tuple[int, ...], engines: Collection[str] = ("vector",)
+) -> None:
+    """Add the kernels of the call without weights whose results nobody else reads: scaling, masks, repeated heads."""
     queue = [i for m in members for i in graph.kernel(m).inputs]
     while queue:
         index = queue.pop()
         launch = graph.launches[index]
         if index in members or not launch.glue or launch.path[: len(call)] != call:
             continue
-        if launch.kernel.engine == "vector" and not launch.kernel.weights and graph.consumers[index] <= members:
+        if launch.kernel.engine in engines and not launch.kernel.weights and graph.consumers[index] <= members:
             members.add(index)
             queue += launch.kernel.inputs
+
+
+def _indexer(graph: Graph) -> Iterator[Group]:
+    """What picks the tokens for sparse attention: the best of products of two activations."""
+    for launch in graph.launches:
+        if launch.kernel.op != "TopKV2" or not launch.glue or not launch.path:
+            continue
+        members = {launch.kernel.index}
+        _absorb_before(graph, members, launch.path, ("vector", "cube", "mix"))
+        if any(graph.kernel(m).engine == "cube" for m in members):
+            yield Group(frozenset(members), "LightningIndexer", launch.kernel.index)
 
 
 # --- routers ---------------------------------------------------------------------------------------------------------

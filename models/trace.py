@@ -47,15 +47,21 @@ def trace(loaded: Traceable) -> Workload:
         The workload. Equal for equal models: nothing depends on time, addresses or hashing.
 
     Raises:
-        RefusedError: the model looks at values of tensors (`.item()`, `nonzero`), which `meta` does not have.
+        RefusedError: the model looks at values of tensors (`.item()`, `nonzero`), which `meta` does not have; a model
+            of transformers fails in its decode step.
     """
     plain = is_transformers(loaded.module)
     tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.", plain)
     view = fused_view(loaded.module) if plain else nullcontext()
-    with torch.no_grad(), view:
-        getattr(loaded, "past", lambda: None)()  # its step is not the one to record
-        with tracer.hooks(), recording(tracer), tracer:
-            output = loaded.decode_once()
+    try:
+        with torch.no_grad(), view:
+            getattr(loaded, "past", lambda: None)()  # its step is not the one to record
+            with tracer.hooks(), recording(tracer), tracer:
+                output = loaded.decode_once()
+    except Exception as error:
+        if isinstance(error, RefusedError) or not plain:
+            raise
+        raise RefusedError([_cannot_trace(loaded.module, error)]) from error
     idle = float(getattr(loaded.deployment, "idle_us", 0.0))
     if idle > 0:
         tracer.idle(idle, output)
@@ -218,7 +224,10 @@ class _Tracer(TorchDispatchMode):
             pass  # a view, whose users are the readers; or an op without results, such as a prefetch
         elif self._inside is not None:
             self._inside.saw(op, tensors, written, fresh)
-        elif op.constant or (self._folds and self._folded(op, tensors, fresh)):
+        elif op.constant:
+            for tensor in fresh if self._folds and op.name != "Arange" else ():  # positions differ from step to step
+                self.weights.alias(tensor, [])
+        elif self._folded(op, tensors, fresh):
             pass
         elif not self._stack:
             self._outside(tensors, written, fresh)
@@ -228,11 +237,12 @@ class _Tracer(TorchDispatchMode):
 
     def _folded(self, op: glue.Glue, tensors: list[torch.Tensor], fresh: list[torch.Tensor]) -> bool:
         """Whether a static graph computes this once: a weight in another type or shape is still that weight."""
-        names = [self.weights.of(t) for t in tensors]
-        if op.written or op.engine != "vector" or op.lookup or not names or not all(names):
+        if op.written or op.lookup or op.engine != "vector" or not self._folds or not tensors:
+            return False
+        if any(self.producers.of(t) or not self.weights.knows(t) for t in tensors):
             return False
         for tensor in fresh:
-            self.weights.alias(tensor, [n for found in names for n in found])
+            self.weights.alias(tensor, [name for t in tensors for name in self.weights.of(t)])
         return True
 
     def _outside(self, tensors: list[torch.Tensor], written: list[torch.Tensor], fresh: list[torch.Tensor]) -> None:
@@ -286,4 +296,15 @@ def _needs_values(func: Any, module: str) -> Problem:
         "data-dependent-model",
         f"{module or 'the model'} looks at values of tensors ({func}), which full-size models on meta do not have",
         "Use a decode step without data-dependent control flow (padded experts, static caches).",
+    )
+
+
+def _cannot_trace(module: nn.Module, error: Exception) -> Problem:
+    said = " ".join(str(error).split())[:300]
+    return Problem(
+        "error",
+        "cannot-trace",
+        f"{type(module).__name__} can't run a decode step: {type(error).__name__}: {said}",
+        "Change model.config.FIELD or the deployment's context_length; some models have no decode step at full size.",
+        "model",
     )

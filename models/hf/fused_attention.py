@@ -1,4 +1,4 @@
-"""Attention of transformers models as one kernel over a cache that is written in place.
+"""Attention of transformers models as one kernel.
 
 MLA keeps its compressed latents in the cache. The library expands them to keys and values of every head for all cached
 tokens; the NPU absorbs the expansion (`kv_b_proj`) into the queries and the output, so the attention reads the latents,
@@ -12,32 +12,52 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.dataflow import tensors_in
 from models.hf.patches import patched
-from models.kernels import Cost, kernel
+from models.kernels import Cost, active_recorder, kernel
 from models.ops import costs
 
 _NAME = "fused_infer_attention_score"
 _LATENTS = "_npu_trace_latents"
 
+Latents = tuple[Tensor, Tensor, Tensor]  # cached latents, cached rotary keys, what kv_b_proj gave for this step
 
-def _attention_cost(query: Tensor, keys: Tensor, values: Tensor, extra: list[Tensor], latents: Any) -> Cost:
+
+def _attention_cost(
+    query: Tensor, keys: Tensor, values: Tensor, extra: list[Tensor], latents: Latents | None, indices: Tensor | None
+) -> Cost:
+    """Reads each cached key and value once, or those that sparse attention picked; 2 T N L (Dqk + Dv) operations."""
     batch, heads, length, key_dim = query.shape
-    cached = keys.shape[2]
-    if latents is None:
-        value_dim = values.shape[-1]
-        moved = costs.tensor_bytes(query) + query.element_size() * batch * heads * length * value_dim
-        stored = costs.tensor_bytes(keys) + costs.tensor_bytes(values)
-    else:  # in the space of the latents
-        latent, rope = latents
+    cached, value_dim = keys.shape[2], values.shape[-1]
+    stored = costs.tensor_bytes(keys)
+    if latents is not None:  # in the space of the latents, which are keys and values at once
+        latent, rope, _ = latents
         key_dim, value_dim = latent.shape[-1] + rope.shape[-1], latent.shape[-1]
-        moved = query.element_size() * batch * heads * length * (key_dim + value_dim)
-        stored = costs.tensor_bytes(latent) + costs.tensor_bytes(rope)
-    return Cost(flops=2.0 * batch * heads * length * cached * (key_dim + value_dim), other_bytes=float(stored + moved))
+        stored = costs.tensor_bytes(latent, rope)
+    elif values is not keys:
+        stored += costs.tensor_bytes(values)
+    if indices is not None and indices.shape[-1] < cached:
+        stored *= indices.shape[-1] / cached
+        cached = indices.shape[-1]
+    moved = query.element_size() * batch * heads * length * (key_dim + value_dim)
+    return Cost(
+        flops=2.0 * batch * heads * length * cached * (key_dim + value_dim),
+        flops_dtype=costs.flops_dtype(query),
+        other_bytes=float(stored + moved),
+    )
 
 
 @kernel("FusedInferAttentionScore", "mix", _attention_cost)
-def _attend(query: Tensor, keys: Tensor, values: Tensor, extra: list[Tensor], latents: Any) -> Tensor:
-    """query [B, N, T, D], keys and values [B, kv heads, L, D], latents or None -> [B, T, N, value dimension]."""
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, extra: list[Tensor], latents: Latents | None, indices: Tensor | None
+) -> Tensor:
+    """query [B, N, T, D], keys and values [B, kv heads, L, D] -> [B, T, N, value dimension].
+
+    Args:
+        extra: what else is read (sinks, biases).
+        latents: of MLA.
+        indices: of the tokens that sparse attention picked, [B, T, k].
+    """
     batch, heads, length, _ = query.shape
     return query.new_zeros(batch, length, heads, values.shape[-1])
 
@@ -46,9 +66,10 @@ def _interface(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *_: Any, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """What the library calls in place of its own attention functions."""
+    indices = kwargs.pop("indices", None)
     extra = [t for t in (attention_mask, *kwargs.values()) if isinstance(t, Tensor)]
     latents = vars(module).pop(_LATENTS, None)
-    return _attend(query, key, value, extra, latents), None
+    return _attend(query, key, value, extra, latents, indices), None
 
 
 def _mask(batch_size: int, q_length: int, kv_length: int, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
@@ -63,90 +84,54 @@ def fused_attention(module: nn.Module) -> Iterator[None]:
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
-    configs = {id(m.config): m.config for m in module.modules() if hasattr(m, "config")}
+    interfaces: tuple[tuple[Any, Any], ...] = ((AttentionInterface, _interface), (AttentionMaskInterface, _mask))
+    configs: dict[int, Any] = {id(m.config): m.config for m in module.modules() if hasattr(m, "config")}
+    for config in list(configs.values()):
+        for key in getattr(config, "sub_configs", {}):
+            part = getattr(config, key, None)
+            configs[id(part)] = part
     with ExitStack() as stack:
-        AttentionInterface.register(_NAME, _interface)
-        stack.callback(AttentionInterface._global_mapping.pop, _NAME, None)
-        AttentionMaskInterface.register(_NAME, _mask)
-        stack.callback(AttentionMaskInterface._global_mapping.pop, _NAME, None)
-        for config in list(configs.values()):
-            for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
-                if part is not None and hasattr(part, "_attn_implementation_internal"):
-                    stack.enter_context(patched(part, "_attn_implementation_internal", _NAME))
+        for interface, function in interfaces:
+            interface.register(_NAME, function)
+            stack.callback(interface._global_mapping.pop, _NAME, None)
+        for config in configs.values():
+            if hasattr(config, "_attn_implementation_internal"):
+                stack.enter_context(patched(config, "_attn_implementation_internal", _NAME))
         yield
 
 
-# --- MLA and caches ------------------------------------------------------------------------------------------------
-
-
-def _absorbed(part: nn.Module, expand: Any, step: list[int]) -> Any:
-    def expand_kv(latent: Tensor, rope: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        tokens = step[-1]
-        keys, values = expand(latent[:, :, -tokens:], rope[:, :, -tokens:], *args, **kwargs)
-        vars(part)[_LATENTS] = (latent, rope)
-        cached = latent.shape[2]
-        return keys[:, :, :1].expand(-1, -1, cached, -1), values[:, :, :1].expand(-1, -1, cached, -1)
-
-    return expand_kv
-
-
-def _write_cost(cache: Any, update: Any, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Cost:
-    """Reads the new rows and writes them, not the cache."""
-    return Cost(other_bytes=2.0 * (costs.tensor_bytes(key) + costs.tensor_bytes(value)))
-
-
-@kernel("ScatterPaKvCache", "vector", _write_cost)
-def _write(cache: Any, update: Any, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    return update(cache, key, value, *args, **kwargs)
-
-
 @contextmanager
-def cached_in_place(module: nn.Module) -> Iterator[None]:
-    """Caches take new rows as a paged cache does (the library copies its own as a whole), and latents stay latents.
-
-    Attention modules that expand latents hand these to the attention, and expand only this step's tokens.
-    """
-    from transformers.cache_utils import Cache
-
-    update = Cache.update
-    step = [1]  # tokens per sequence, as the last write to a cache had them
-
-    def write(cache: Any, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        step[-1] = key_states.shape[-2]
-        return _write(cache, update, key_states, value_states, *args, **kwargs)
-
+def absorbed_latents(module: nn.Module) -> Iterator[None]:
+    """Attention modules that expand latents hand these to the attention, and expand only this step's tokens."""
     with ExitStack() as stack:
-        stack.enter_context(patched(Cache, "update", write))
-        stack.enter_context(patched(Cache, "update_conv_state", _conv_writer(Cache.update_conv_state)))
-        stack.enter_context(patched(Cache, "update_recurrent_state", _state_keeper(Cache.update_recurrent_state)))
         for part in module.modules():
             expand = getattr(part, "expand_kv", None)
-            if callable(expand):
+            if callable(expand) and isinstance(getattr(part, "kv_b_proj", None), nn.Module):
+                step = [1]  # tokens per sequence of the call that is running
+                stack.callback(part.register_forward_pre_hook(_counter(step), with_kwargs=True).remove)
                 stack.enter_context(patched(part, "expand_kv", _absorbed(part, expand, step)))
                 stack.callback(vars(part).pop, _LATENTS, None)
         yield
 
 
-@kernel("InplaceUpdate", "vector")
-def _write_conv(cache: Any, update: Any, states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return update(cache, states, *args, **kwargs)
+def _counter(step: list[int]) -> Any:
+    def count(_: nn.Module, args: tuple, kwargs: dict) -> None:
+        step[0] = next(tensors_in([args, kwargs])).shape[1]
+
+    return count
 
 
-def _conv_writer(update: Any) -> Any:
-    def write(cache: Any, conv_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return _write_conv(cache, update, conv_states, *args, **kwargs)
+def _absorbed(part: Any, expand: Any, step: list[int]) -> Any:
+    shapes: list[tuple[torch.Size, torch.Size]] = []
 
-    return write
+    def expand_kv(latent: Tensor, rope: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if active_recorder() is None or not shapes:  # what is run before the recorded step shows the shapes
+            keys, values = expand(latent, rope, *args, **kwargs)
+            shapes[:] = [(keys.shape, values.shape)]
+            return keys, values
+        vars(part)[_LATENTS] = (latent, rope, part.kv_b_proj(latent[:, :, -step[0] :]))
+        (batch, heads, _, key_dim), (*_, value_dim) = shapes[0]
+        cached = latent.shape[2]
+        return latent.new_empty(batch, heads, cached, key_dim), latent.new_empty(batch, heads, cached, value_dim)
 
-
-def _state_keeper(update: Any) -> Any:
-    """Recurrent kernels write the state where it is: it is not copied afterwards."""
-
-    def keep(cache: Any, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
-        layer = cache.layers[layer_idx]
-        if not layer.is_recurrent_states_initialized[state_idx]:
-            return update(cache, recurrent_states, layer_idx, state_idx, **kwargs)
-        layer.recurrent_states[state_idx] = recurrent_states
-        return recurrent_states
-
-    return keep
+    return expand_kv

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from models.hf.fused_attention import cached_in_place, fused_attention
+from models.hf.fused_attention import absorbed_latents, fused_attention
+from models.hf.fused_caches import cached_in_place
 from models.hf.fused_experts import fused_experts
 from models.hf.patches import patched
 from models.kernels import kernel
@@ -40,8 +41,17 @@ def fused_view(module: nn.Module) -> Iterator[None]:
     Results have the right shapes and data flow; their values mean nothing.
     """
     with ExitStack() as stack:
-        for part in (fused_attention, cached_in_place, fused_experts, _functions):
+        for part in (_without_warnings, fused_attention, absorbed_latents, cached_in_place, fused_experts, _functions):
             stack.enter_context(part(module))
+        yield
+
+
+@contextmanager
+def _without_warnings(module: nn.Module) -> Iterator[None]:
+    """A warning of the library looks at token ids, which `meta` does not have."""
+    from transformers import PreTrainedModel
+
+    with patched(PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_, **__: None):
         yield
 
 
