@@ -11,8 +11,8 @@ from transforms.plan import Scope
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")  # the first one of a module's name is its layer
 _ZH = {
     "TBE kernel": "TBE 算子",
-    "a slice, if it is copied": "切片,若需拷贝",
     "does not fuse in some versions of CANN": "部分 CANN 版本不融合",
+    "does not fuse if its tiling sinks to the device (tiling sink is on)": "开启 tiling 下沉时不融合",
 }
 
 

@@ -2,34 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
+from pipeline.fusable import why_not
 from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, RESHAPES, Graph, Node
 from pipeline.graph.kernels import kernels_of
 from pipeline.graph.notes import Note
+from pipeline.graph.operators import field_name
 from transforms.plan import Plan, Scope
 
-# Operators that are known not to fuse: a scope is cut there. From public reports; CANN decides, not this table.
-UNFUSABLE: Mapping[str, str] = {
-    "Cast": "TBE kernel",
-    "aten._to_copy.default": "Cast",
-    "StridedSlice": "TBE kernel",
-    "StridedSliceV2": "TBE kernel",
-    "aten.slice.Tensor": "a slice, if it is copied",
-    "Add": "does not fuse in some versions of CANN",
-    "aten.add.Tensor": "does not fuse in some versions of CANN",
-}
 _END = frozenset({"NetOutput", "output"})
 
 
-def check_scopes(
-    graph: Graph, plan: Plan, unfusable: Mapping[str, str] = UNFUSABLE
-) -> tuple[list[Finding], list[Note]]:
+def check_scopes(graph: Graph, plan: Plan) -> tuple[list[Finding], list[Note]]:
     """Every kernel from a scope's first to its last module carries its label and options, and none outside does.
 
     Args:
         graph: lowered.
         plan: with the scopes.
-        unfusable: operator -> why it does not fuse.
 
     Returns:
         Findings, which fail the rung: `scope-missing`, `scope-order`, `scope-open` (a kernel inside without the
@@ -45,7 +34,7 @@ def check_scopes(
         findings += [problem] if problem else []
         inside |= dict.fromkeys((node.name for node in span), scope.label)
         findings += _check_inside(scope, span, check_options=graph.kind == "ge")
-        notes += _notes(graph, scope, span, unfusable, kernels)
+        notes += _notes(graph, scope, span, kernels)
     labels = {scope.label: scope for scope in plan.scopes}
     for node in graph.nodes:
         label = node.attrs.get("scope")
@@ -100,15 +89,16 @@ def _check_inside(scope: Scope, span: Sequence[Node], check_options: bool) -> li
     return findings
 
 
-def _notes(
-    graph: Graph, scope: Scope, span: Sequence[Node], unfusable: Mapping[str, str], kernels: set[str]
-) -> list[Note]:
+def _notes(graph: Graph, scope: Scope, span: Sequence[Node], kernels: set[str]) -> list[Note]:
     notes = []
-    scoped = [node for node in span if node.name in kernels and node.attrs.get("scope")]  # not what is folded
-    for op in dict.fromkeys(node.op for node in scoped if node.op in unfusable):
-        nodes = [node for node in scoped if node.op == op]
-        message = f"{len(nodes)} {op} inside ({unfusable[op]}), first {nodes[0].name}: the scope may be cut there"
-        notes.append(Note("scope-split", describe(scope), message, scope, op, unfusable[op], len(nodes)))
+    by_name: dict[str, list[Node]] = {}
+    for node in span:
+        if node.name in kernels and node.attrs.get("scope"):  # not what is folded
+            by_name.setdefault(field_name(node.op), []).append(node)
+    for op, nodes in by_name.items():
+        if why := why_not(op):
+            message = f"{len(nodes)} {op} inside ({why}), first {nodes[0].name}: the scope may be cut there"
+            notes.append(Note("scope-split", describe(scope), message, scope, op, why, len(nodes)))
     copies = [node for node in span if node.op == graph.prefetch_op and node.attrs.get("scope")]
     if copies:
         message = f"{len(copies)} prefetches inside, first {copies[0].name}"

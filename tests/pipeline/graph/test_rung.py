@@ -34,7 +34,8 @@ def prepared(recipe, *overrides):
     return prepare(build_experiment(point.config, point.sources()))
 
 
-LONGCAT = ("longcat_flash/decode_prefetch", "deployment=longcat_a3_ep32", "model.config.num_layers=2")
+LONGCAT = ("longcat_flash/decode_full", "deployment=longcat_a3_ep32", "model.config.num_layers=2")
+NPUGRAPH_EX = ("runtime=npugraph_ex", "recipe.superkernel.allow=[npugraph_ex]")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,17 @@ def longcat():
 @pytest.fixture(scope="module")
 def source(longcat):
     return longcat.realisation.source.after
+
+
+@pytest.fixture(scope="module")
+def lowered_by_ge(longcat, source):
+    return longcat, source
+
+
+@pytest.fixture(scope="module")
+def npugraph_ex():
+    model = prepared(*LONGCAT, *NPUGRAPH_EX)
+    return model, model.realisation.source.after
 
 
 # ------------------------------------------------------------------------------------------------- the real front end
@@ -69,42 +81,61 @@ def test_two_layers_of_longcat_at_full_size_pass(longcat, source):
     assert check.to_json()["cmo"] == {"planned": 19, "found": 19}
 
 
+# What each mutation of the source must be called, per entry of the plan; nothing else may be found.
+EXPECTED = {
+    ("missing", "target router"),
+    ("size", "target gate_up_1"),
+    ("dependency-is-input", "target kv_a_1"),
+    ("source", "target q_b_1"),
+    # Behind its target, the variable that the moved line names is another tensor.
+    *((code, target) for code in ("late", "dependency") for target in ("target down_0", "target down_1")),
+    ("order", "target down_0"),
+    ("scope-open", "scope attention_0"),
+    ("scope-open", "scope attention_1"),
+}
+
+
 @real
-def test_every_change_of_the_source_is_found_and_named(longcat, source):
-    changed, expected = change_each(source)
-    check = check_graph(longcat, changed)
+@pytest.mark.parametrize("runtime", ["ge_graph", "npugraph_ex"])
+def test_every_change_of_the_source_is_found_and_named(runtime, request):
+    model, source = request.getfixturevalue("lowered_by_ge" if runtime == "ge_graph" else "npugraph_ex")
+    check = check_graph(model, mutated(source))
     assert check.rung.status == "failed"
-    assert {(f.code, re.match(r"target (\w+)", f.entry)[1]) for f in check.findings} == expected
+    assert {(f.code, re.match(r"(target|scope) \w+", f.entry)[0]) for f in check.findings} == EXPECTED
     assert "target router, layer 0 (model.layers.0.mlp.router.classifier.weight)" in check.rung.detail
     assert check.found == 17
     assert ASSUMED in check.rung.detail
 
 
-def change_each(source):
-    """The source with one mutation for each of five targets, and the (code, target) that must be found."""
+def mutated(source):
+    """The source with a mutation of each kind, of one target or scope each.
+
+    A prefetch is removed, one has another size, one waits for a weight, one reads a copy, one comes after its target;
+    and a scope is closed before its last module is called.
+    """
     lines = source.splitlines()
 
-    def at(weight):
-        (number,) = (i for i, line in enumerate(lines) if f"npu_prefetch(prefetch, {weight}," in line)
+    def at(text):
+        (number,) = (i for i, line in enumerate(lines) if text in line)
         return number
 
     def replace(weight, old, new):
-        changed = re.sub(old, new, lines[at(weight)])
-        assert changed != lines[at(weight)]
-        lines[at(weight)] = changed
+        number = at(f"npu_prefetch(prefetch, {weight},")
+        changed = re.sub(old, new, lines[number])
+        assert changed != lines[number]
+        lines[number] = changed
 
     other = "self.linked_self_attn_1"
     replace("self.linked_mlp.router.classifier.weight", r"npu_prefetch\(.*", "pass")
     replace("self.linked_mlps_1.gate_up_proj.weight", r"9 \* 1024", "8 * 1024")
     replace(f"{other}.kv_a_proj_with_mqa.weight", r"merged", f"{other}.o_proj.weight")
     replace(f"{other}.q_b_proj.weight", r"q_b_proj\.weight", "q_b_proj.weight.data")
-    moved = lines.pop(at("self.down_proj.weight"))
-    (behind,) = (i for i, line in enumerate(lines) if "= self.down_proj(x, scale)" in line)
-    lines.insert(behind + 1, moved)
-    # Behind its target, the variable that the moved line names is another tensor.
-    downs = {(code, target) for code in ("late", "dependency") for target in ("down_0", "down_1")}
-    single = {("missing", "router"), ("size", "gate_up_1"), ("dependency-is-input", "kv_a_1"), ("source", "q_b_1")}
-    return "\n".join(lines) + "\n", single | downs | {("order", "down_0")}
+    moved = lines.pop(at("npu_prefetch(prefetch, self.down_proj.weight,"))
+    lines.insert(at("= self.down_proj(x, scale)") + 1, moved)
+    last = at("residual = self.post_attention_layernorm[0](")
+    assert lines[last].startswith(" " * 12)
+    lines[last] = lines[last][4:]  # behind the with statement
+    return "\n".join(lines) + "\n"
 
 
 @real
@@ -123,15 +154,6 @@ def test_a_refusal_of_the_front_end_names_the_recipes_key(longcat, source):
     assert check.rung.status == "failed"
     assert "a prefetch of 0 bytes" in check.rung.detail
     assert "set by recipe.prefetch.targets.router.max_size" in check.rung.detail
-
-
-@pytest.fixture(scope="module")
-def npugraph_ex():
-    """The model, and its source; the join of the prefetch stream is npugraph_ex's own at the latest."""
-    model = prepared(*LONGCAT, "runtime=npugraph_ex")
-    return model, model.realisation.source.after.replace(
-        "check_prefetch(config)\n", "check_prefetch(config, joined=True)\n"
-    )
 
 
 @real

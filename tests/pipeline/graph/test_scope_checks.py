@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.fusable import UNFUSABLE
 from pipeline.graph.graph import Mark
 from pipeline.graph.notes import Note, grouped
 from pipeline.graph.scope_checks import check_scopes, count_scoped
@@ -34,8 +35,8 @@ def found(graph, plan=SCOPED):
     return [(f.code, f.entry) for f in check_scopes(graph, plan)[0]]
 
 
-def notes(graph, plan=SCOPED, **options):
-    return [(f.code, f.entry) for f in check_scopes(graph, plan, **options)[1]]
+def notes(graph, plan=SCOPED):
+    return [(f.code, f.entry) for f in check_scopes(graph, plan)[1]]
 
 
 @pytest.mark.parametrize("graph", [ge_graph(), fx_graph()], ids=["ge", "fx"])
@@ -110,7 +111,20 @@ def test_an_unfusable_kernel_inside_is_told_and_fails_nothing():
     graph = change(scoped(ge_graph()), "gate_up_0", op="Cast")
     assert found(graph) == []
     assert ("scope-split", ENTRY) in notes(graph)
-    assert ("scope-split", ENTRY) in notes(scoped(ge_graph()), unfusable={"MatMul": "for a test"})
+    assert ("scope-split", ENTRY) not in notes(scoped(ge_graph()))
+
+
+@pytest.mark.parametrize("entry", UNFUSABLE, ids=lambda entry: entry.ops[0])
+def test_what_cuts_a_scope_is_what_the_workloads_table_says(entry):
+    for op in entry.ops:
+        told = grouped(check_scopes(change(scoped(ge_graph()), "gate_up_0", op=op), SCOPED)[1])
+        assert f"1 x {op} inside scope k{{i}} ({entry.why})" in map(str, told)
+        assert "(" + entry.why not in told[0].zh  # it has a translation
+
+
+def test_names_of_npugraph_ex_are_known_to_the_table():
+    graph = change(scoped(fx_graph()), "gate_up_0", op="aten._to_copy.default")
+    assert "1 x Cast inside scope k{i} (TBE kernel)" in map(str, grouped(check_scopes(graph, SCOPED)[1]))
 
 
 def test_notes_of_all_layers_are_one():
