@@ -14,7 +14,7 @@ from pathlib import Path
 
 from models.problems import Problem
 from pipeline.profile.columns import Layout, missing, recognise
-from pipeline.profile.text import head
+from pipeline.profile.text import head_text
 
 DEPTH = 12
 FOLDERS = 100_000
@@ -118,7 +118,7 @@ def _told_rank(file: Path, match: re.Match[str], search: Search) -> int | None:
 def _layout(file: Path, search: Search) -> Layout | None:
     """The file's layout if it is a kernel table; else what it is goes to `search.other`."""
     try:
-        text = head(file)
+        text = head_text(file)
     except OSError as error:
         search.problems.append(Problem("warning", "unreadable-file", f"{error.strerror or error}", file=str(file)))
         return None

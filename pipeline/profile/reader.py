@@ -9,14 +9,15 @@ from pathlib import Path
 import polars as pl
 
 from models.problems import Problem, RefusedError
+from pipeline.profile.cells import read_clean, read_lines
 from pipeline.profile.columns import RATIOS, Layout, recognise
 from pipeline.profile.discover import Found, Search, find
 from pipeline.profile.lines import parseable
 from pipeline.profile.ranks import RankTime, rank_time, slowest
 from pipeline.profile.rows import CAPTURE, PARSE, Profile
-from pipeline.profile.text import utf8
+from pipeline.profile.text import head, is_utf8, utf8
 from pipeline.profile.trace_view import Trace, fill, read_trace
-from pipeline.profile.values import cells, line_problem, table
+from pipeline.profile.values import line_problem, table
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,27 @@ def read_profiles(path: str | os.PathLike[str], options: ReadOptions | None = No
 def _read_file(file: Path, problems: list[Problem]) -> _Part | None:
     """Rows of one file; None, with a problem, if there is no table in it."""
     name = str(file)
+    encoding, ragged = None, []
     try:
-        data, encoding = utf8(file.read_bytes())
+        first = head(file)
+        _, skip, header = _header(first)
+        layout = recognise(header)
+        raw = read_clean(file, layout, skip) if layout and is_utf8(first) else None
+        if raw is None:
+            data, encoding = utf8(file.read_bytes())
+            start, skip, header = _header(data)
+            layout = recognise(header)
+            if layout is not None:
+                lines = parseable(data, start, skip, layout.fields)
+                raw, ragged = read_lines(lines, layout), lines.ragged
+                del lines
+            del data  # hundreds of MB that are not needed any more
     except OSError as error:
         problems.append(Problem("warning", "unreadable-file", str(error.strerror or error), file=name))
         return None
-    start, skip, header = _header(data)
-    layout = recognise(header)
-    if layout is None:  # the file changed since it was found
+    if layout is None or raw is None:  # the file changed since it was found
         problems.append(Problem("warning", "unreadable-file", "is no table of kernels", file=name))
         return None
-    lines = parseable(data, start, skip, layout.fields)
-    raw, ragged = cells(lines, layout), lines.ragged
-    del data, lines  # hundreds of MB that are not needed any more
     kernels, base, found = table(raw, layout, name)
     del raw
     if encoding:
@@ -131,7 +140,7 @@ def _header(data: bytes) -> tuple[int, int, list[str]]:
         line, start, skip = data[start:end], end, skip + 1
         if line.strip():
             try:
-                return start, skip, next(csv.reader([line.decode("utf-8").rstrip("\r\n")]), [])
+                return start, skip, next(csv.reader([line.decode("utf-8", "replace").rstrip("\r\n")]), [])
             except csv.Error:
                 return start, skip, []
     return start, skip, []

@@ -6,11 +6,21 @@ from pathlib import Path
 HEAD = 1 << 16  # bytes in which a header line ends
 
 
-def head(path: Path) -> str:
-    """The first bytes of a file as text, undecodable ones replaced."""
+def head(path: Path) -> bytes:
+    """The first bytes of a file."""
     with path.open("rb") as file:
-        data = file.read(HEAD)
+        return file.read(HEAD)
+
+
+def head_text(path: Path) -> str:
+    """The first bytes of a file as text, undecodable ones replaced."""
+    data = head(path)
     return data.decode(_marked(data) or "utf-8", "replace").removeprefix("\ufeff")
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether no byte order mark says otherwise."""
+    return _marked(data) in (None, "utf-8-sig")
 
 
 def utf8(data: bytes) -> tuple[bytes, str | None]:

@@ -2,44 +2,18 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from functools import partial
 
 import polars as pl
 
 from models.problems import Problem
 from pipeline.profile.columns import Layout
-from pipeline.profile.lines import Lines
 from pipeline.profile.rows import SCHEMA
 
-ABSENT = ["N/A", "NA", "n/a", "--"]
 SHOWN = 5  # line numbers that a message names
 EXACT = pl.Decimal(38, 6)  # microseconds with 6 decimals
 LATEST_US = 10**16  # a later start is in the year 2286
 DAY_US = 86_400_000_000  # further than this from the median start no kernel of the same run is
 PADDING = " \t\r\"'"
-
-
-def cells(lines: Lines, layout: Layout) -> pl.DataFrame:
-    """The columns we read, as in the file, with the line numbers: numbers where all cells of all such columns are."""
-    names = {f"column_{at + 1}": ours for ours, at in layout.index.items()}
-    if not len(lines.numbers):
-        return pl.DataFrame(schema={"line": pl.Int64(), **dict.fromkeys(names.values(), pl.String())})
-    text = {f"column_{at + 1}": pl.String() for at in range(layout.fields)}
-    numbers: dict[str, pl.DataType] = {name: SCHEMA[ours] for name, ours in names.items() if ours != "start_us"}
-    read = partial(
-        pl.read_csv,
-        lines.data,
-        has_header=False,
-        skip_lines=lines.skip,
-        columns=list(names),
-        null_values=ABSENT,
-        empty_string_is_null=False,
-    )
-    try:
-        frame = read(schema={**text, **numbers}).rename(names)
-    except pl.exceptions.ComputeError:  # some cell is not a number: which one is found from the text
-        frame = read(schema=text).rename(names)
-    return frame.insert_column(0, pl.Series("line", lines.numbers))
 
 
 def table(raw: pl.DataFrame, layout: Layout, file: str) -> tuple[pl.DataFrame, int, list[Problem]]:
@@ -49,7 +23,7 @@ def table(raw: pl.DataFrame, layout: Layout, file: str) -> tuple[pl.DataFrame, i
     Both are reported, with line numbers.
 
     Args:
-        raw: what `cells` gave.
+        raw: what `cells.read_clean` or `cells.read_lines` gave.
         layout: the file's columns.
         file: its name, for the messages.
     """

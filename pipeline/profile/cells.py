@@ -1,0 +1,95 @@
+"""Cells of a kernel table as polars parses them, with line numbers; numbers are numbers where every cell is one.
+
+A clean file goes straight from the disk to polars. Whether it is clean is seen afterwards; on any doubt the file is
+read again line by line (`lines`), which is exact and slower.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipeline.profile.columns import Layout
+from pipeline.profile.lines import Lines
+from pipeline.profile.rows import SCHEMA
+
+ABSENT = ("N/A", "NA", "n/a", "--")
+BLOCK = 1 << 24  # bytes
+
+
+def read_clean(file: Path, layout: Layout, skip: int) -> pl.DataFrame | None:
+    """The columns we read, with their lines; None unless each line after the first `skip` is one whole row.
+
+    Polars itself raises at a line with more fields and fills up one with fewer, so that its last cell is empty. A
+    quote without its partner swallows newlines, so that there are fewer rows than lines.
+    """
+    last = f"column_{layout.fields}"
+    names = _names(layout)
+    read = partial(
+        pl.read_csv,
+        file,
+        has_header=False,
+        skip_lines=skip,
+        columns=list(dict.fromkeys([*names, last])),
+        null_values={name: ABSENT[0] for name in names if name != last},
+        empty_string_is_null=False,
+        glob=False,
+    )
+    with ThreadPoolExecutor(1) as pool:
+        lines = pool.submit(_count_lines, file)
+        try:
+            frame = read(schema={**_text(layout), **_numbers(names, but=last)})
+        except pl.exceptions.PolarsError:
+            return None
+        if frame.height != lines.result() - skip or not (frame[last] != "").fill_null(False).all():
+            return None
+    if last in names:
+        frame = frame.with_columns(pl.when(~pl.col(last).is_in(ABSENT)).then(last))
+    return frame.select(pl.int_range(skip + 1, skip + 1 + pl.len()).alias("line"), *names).rename(names)
+
+
+def read_lines(lines: Lines, layout: Layout) -> pl.DataFrame:
+    """The columns we read of the lines that can be parsed."""
+    names = _names(layout)
+    if not len(lines.numbers):
+        return pl.DataFrame(schema={"line": pl.Int64(), **dict.fromkeys(names.values(), pl.String())})
+    read = partial(
+        pl.read_csv,
+        lines.data,
+        has_header=False,
+        skip_lines=lines.skip,
+        columns=list(names),
+        null_values=ABSENT,
+        empty_string_is_null=False,
+    )
+    try:
+        frame = read(schema={**_text(layout), **_numbers(names)})
+    except pl.exceptions.ComputeError:  # some cell is not a number: which one is found from the text
+        frame = read(schema=_text(layout))
+    return frame.rename(names).insert_column(0, pl.Series("line", lines.numbers))
+
+
+def _names(layout: Layout) -> dict[str, str]:
+    """Polars' name of a column -> ours."""
+    return {f"column_{at + 1}": ours for ours, at in layout.index.items()}
+
+
+def _text(layout: Layout) -> dict[str, pl.DataType]:
+    return {f"column_{at + 1}": pl.String() for at in range(layout.fields)}
+
+
+def _numbers(names: dict[str, str], but: str = "") -> dict[str, pl.DataType]:
+    """Types of the columns that hold numbers; a start is more than a float64 holds and stays text."""
+    return {name: SCHEMA[ours] for name, ours in names.items() if ours != "start_us" and name != but}
+
+
+def _count_lines(file: Path) -> int:
+    """Number of lines, a last one without a newline included."""
+    count, last = 0, b"\n"
+    with file.open("rb", buffering=0) as data:
+        while block := data.read(BLOCK):
+            count += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+            last = block[-1:]
+    return count + (last != b"\n")
