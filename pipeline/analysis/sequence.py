@@ -100,7 +100,7 @@ def sequence(classified: "pl.DataFrame", operators: OperatorTable) -> Sequence:
     words = classified["stream"].fill_null("").to_list()
     names = tuple(dict.fromkeys(words))
     stream = np.array([names.index(w) for w in words], dtype=np.int64)
-    before, previous = _critical(start, end, stream, limits.waits)
+    before, previous = critical_path(start, end, stream, limits.waits)
     # Medians of starts and of durations need not touch: a kernel ends where the next of its stream begins.
     for index in np.flatnonzero(previous >= 0):
         end[previous[index]] = min(end[previous[index]], max(start[index], start[previous[index]]))
@@ -118,8 +118,14 @@ def sequence(classified: "pl.DataFrame", operators: OperatorTable) -> Sequence:
     )
 
 
-def _critical(start: np.ndarray, end: np.ndarray, stream: np.ndarray, waits: float) -> tuple[np.ndarray, np.ndarray]:
-    """Per kernel what it follows on its critical path, and the one before it on its stream."""
+def critical_path(start: np.ndarray, end: np.ndarray, stream: np.ndarray, waits: float) -> tuple[np.ndarray, np.ndarray]:
+    """Per kernel what it follows on its critical path, and the one before it on its stream; -1 if none.
+
+    Args:
+        start, end: us, in order of start.
+        stream: numbers.
+        waits: us of idle time from which on a kernel waited for one of another stream.
+    """
     n = len(start)
     previous = np.full(n, -1)
     for lane in np.unique(stream):

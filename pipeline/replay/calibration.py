@@ -75,12 +75,12 @@ def _gap(step: Step) -> Calibrated | None:
         previous = last.get(stream)
         last[stream] = at
         if previous is not None and previous == step.before[at]:
-            gaps.append(step.start_us[at] - step.start_us[previous] - step.duration_us[previous])
+            gaps.append(step.start_us[at] - step.end_us[previous])
     short = np.array([g for g in gaps if 0.0 <= g < _GAP_LIMIT])
     if len(short) < _FEW:
         return None
     low, middle, high = (float(q) for q in np.quantile(short, (0.1, 0.5, 0.9)))
-    return Calibrated("gap", Figure(middle, "us", low, high), len(short), True)
+    return Calibrated("gap", Figure(middle, "us", low, high, "measured"), len(short), True)
 
 
 def _bandwidth(step: Step, machine: Machine) -> list[Calibrated]:
@@ -92,7 +92,9 @@ def _bandwidth(step: Step, machine: Machine) -> list[Calibrated]:
     peak = machine.nominal()
     compute = np.array([peak[f"peak_{name}"] for name in step.compute])
     moved = step.weight_bytes + step.other_bytes
-    memory = cube & (step.flops / compute < moved / machine.hbm_peak)
+    # Only kernels that could draw all of HBM: on enough cores, and with no other kernel beside them.
+    enough = (step.cores == 0) | (step.cores * peak["core_bandwidth"] >= machine.hbm_peak)
+    memory = cube & (step.flops / compute < moved / machine.hbm_peak) & enough & _alone(step)
     sizes, us = moved[memory], step.duration_us[memory]
     if (
         len(sizes) < _FEW
@@ -109,17 +111,22 @@ def _bandwidth(step: Step, machine: Machine) -> list[Calibrated]:
         return []
     share, slow, fast = (1.0 / s / machine.hbm_peak if s > 0 else np.inf for s in (slope, high, low))
     usable = 0.2 <= share <= 1.0
-    note = (
-        ""
-        if usable
-        else "faster than HBM: weights came from L2"
-        if share > 1
-        else "far below the peak: not a plain read"
-    )
-    figure = Figure(float(share), "share", float(min(share, slow)), float(min(max(share, fast), 1.0)))
+    why = "faster than HBM: weights came from L2" if share > 1 else "far below the peak: not a plain read"
+    figure = Figure(float(share), "share", float(min(share, slow)), float(min(max(share, fast), 1.0)), "measured")
+    left = Figure(float(fixed), "us", None, None, "measured")
     return [
-        Calibrated("hbm_share", figure, count, bool(usable), note),
-        Calibrated(
-            "fixed time of MatMul kernels", Figure(float(fixed), "us"), count, False, "part of every measured time"
-        ),
+        Calibrated("hbm_share", figure, count, bool(usable), "" if usable else why),
+        Calibrated("fixed time of MatMul kernels", left, count, False, "part of every measured time"),
     ]
+
+
+def _alone(step: Step) -> np.ndarray:
+    """Kernels beside which none of another stream runs."""
+    alone = np.ones(len(step), bool)
+    for stream in np.unique(step.streams):
+        others = step.streams != stream
+        starts, ends = np.sort(step.start_us[others]), np.sort(step.end_us[others])
+        mine = ~others
+        begun = np.searchsorted(starts, step.end_us[mine], "left")
+        alone[mine] = begun == np.searchsorted(ends, step.start_us[mine], "right")
+    return alone

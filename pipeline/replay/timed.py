@@ -122,9 +122,9 @@ def replayed(workload: Workload, step: Step, mapping: Mapping, gap: float = 0.0)
 
 def _wait(step: Step, at: int, before: int, feeders: list[int] | None = None) -> float:
     """Idle time before a kernel that neither its stream nor its inputs explain, us."""
-    ends = [float(step.start_us[b] + step.duration_us[b]) for b in (feeders or []) if b < at]
+    ends = [float(step.end_us[b]) for b in (feeders or []) if b < at]
     if before >= 0:
-        ends.append(float(step.start_us[before] + step.duration_us[before]))
+        ends.append(float(step.end_us[before]))
     return float(step.start_us[at]) - max(ends, default=0.0)
 
 

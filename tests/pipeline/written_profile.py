@@ -6,13 +6,13 @@ They prove that the plumbing works: what the simulator put in comes out again. T
 import csv
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.workload import Kernel, Workload
 from pipeline.simulator.machine import Machine
-from pipeline.simulator.simulate import StepResult
+from pipeline.simulator.simulate import StepResult, simulate
 
 if TYPE_CHECKING:
     from models.loading import LoadedModel
@@ -96,22 +96,26 @@ def write_profile(
     (folder.parent / "profiler_info_0.json").write_text('{"rank_id": 0}')
     numbers = {label: 2 + k for k, label in enumerate(dict.fromkeys([*streams, *(k.stream for k in workload.kernels)]))}
     rng, rows, at = random.Random(seed), [], 0.0
-    free = dict.fromkeys(numbers, 0.0)  # kernels of one stream never overlap
     for number in range(steps):
         slower = 1.4 if number == 0 else 1.0
-        order = sorted(workload.kernels, key=lambda k: (step.starts[k.index], k.index))
+        times = [slower * us * max(0.5, rng.gauss(1.0, noise)) for us in step.durations()]
+        run = _run(workload, times, machine)
+        order = sorted(workload.kernels, key=lambda k: (run.starts[k.index], k.index))
         for task, kernel in enumerate(k for k in order if k.engine != "idle"):
-            plain = step.ends[kernel.index] - step.starts[kernel.index]
-            us = plain * slower * max(0.5, rng.gauss(1.0, noise))
-            start = max(at + slower * step.starts[kernel.index], free[kernel.stream])
-            free[kernel.stream] = start + us + 0.02
+            start, us = at + run.starts[kernel.index], times[kernel.index]
             rows.append(_row(number, task, numbers[kernel.stream], kernel, start, us, loaded, step, machine))
-        at += slower * step.time + 40.0
+        at += run.time + 40.0
     with (folder / "kernel_details.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         writer.writerows(rows)
     return folder.parent
+
+
+def _run(workload: Workload, times: Sequence[float], machine: Machine) -> StepResult:
+    """The step with these times: streams and dependencies hold, and nothing competes for bandwidth once more."""
+    kernels = tuple(replace(k, fixed_us=us) for k, us in zip(workload.kernels, times, strict=True))
+    return simulate(replace(workload, kernels=kernels), [], machine.nominal())
 
 
 def _row(

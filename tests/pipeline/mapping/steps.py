@@ -28,23 +28,26 @@ def make_step(
     begin = np.concatenate(([0.0], np.cumsum(times + gap)[:-1])) if starts is None else np.asarray(starts, float)
     names = sorted({stream for _, stream, _ in rows})
     streams = np.array([names.index(stream) for _, stream, _ in rows], np.int64)
-    before = np.full(len(rows), -1)
+    n = len(rows)
+    before = np.full(n, -1)
     for at in range(len(rows)):
         earlier = [k for k in range(at) if streams[k] == streams[at]]
         before[at] = earlier[-1] if earlier else -1
-    n = len(rows)
     return Step(
+        np.arange(n),
         types,
         tuple(table.kind(t) for t in types),
         streams,
         tuple(map(str, names)),
         begin,
+        begin + times,
         times,
         before,
         weights,
         np.repeat(weights[:, None], 3, axis=1),
         np.zeros(n),
         np.zeros(n),
+        np.zeros(n, np.int64),
         ("bf16",) * n,
         float((begin + times).max()) if n else 0.0,
     )
