@@ -15,7 +15,7 @@ from pipeline.profile.columns import Layout
 from pipeline.profile.lines import Lines
 from pipeline.profile.rows import SCHEMA
 
-ABSENT = ("N/A", "NA", "n/a", "--")
+ABSENT = "N/A"
 BLOCK = 1 << 24  # bytes
 
 
@@ -33,7 +33,7 @@ def read_clean(file: Path, layout: Layout, skip: int) -> pl.DataFrame | None:
         has_header=False,
         skip_lines=skip,
         columns=list(dict.fromkeys([*names, last])),
-        null_values={name: ABSENT[0] for name in names if name != last},
+        null_values={name: ABSENT for name in names if name != last},
         empty_string_is_null=False,
         glob=False,
     )
@@ -46,7 +46,7 @@ def read_clean(file: Path, layout: Layout, skip: int) -> pl.DataFrame | None:
         if frame.height != lines.result() - skip or not (frame[last] != "").fill_null(False).all():
             return None
     if last in names:
-        frame = frame.with_columns(pl.when(~pl.col(last).is_in(ABSENT)).then(last))
+        frame = frame.with_columns(pl.when(pl.col(last) != ABSENT).then(last))
     return frame.select(pl.int_range(skip + 1, skip + 1 + pl.len()).alias("line"), *names).rename(names)
 
 
