@@ -46,8 +46,9 @@ def build(config: Any, model_type: str, size: str) -> nn.Module:
         key = "model.config" if full else "model.tiny"
         raise RefusedError([Problem("error", "cannot-build", message, f"Change {key}.FIELD.", key)]) from error
     module = module.eval().requires_grad_(False)
-    if not full:
-        _spread(module)
+    if full:
+        return module.to("meta")  # some parameters are made on the CPU whatever the default device is
+    _spread(module)
     return module
 
 
@@ -56,11 +57,16 @@ def file_module(layer: nn.Module) -> ModuleType:
     return sys.modules[type(layer).__module__]
 
 
+def declared_positions(module: nn.Module) -> int | None:
+    """Tokens of context that the configuration is meant for."""
+    config: Any = module.config
+    values = config.get_text_config().to_dict()
+    return next((values[name] for name in _POSITIONS if isinstance(values.get(name), int)), None)
+
+
 def positions(module: nn.Module) -> int:
     """Tokens of context for which the model has a table (embeddings, masks); a large number if it computes them."""
-    config: Any = module.config
-    text = config.get_text_config()
-    most = next((getattr(text, name, None) for name in _POSITIONS if isinstance(getattr(text, name, None), int)), None)
+    most = declared_positions(module)
     if most is None:
         return sys.maxsize
     inputs = module.get_input_embeddings()  # type: ignore[operator]

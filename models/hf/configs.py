@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.hf.families import COMPLETE, DECODER, DEFAULT
-from models.hf.tiny import layer_count, tiny_values
+from models.hf.tiny import laid_over, layer_count, tiny_values
 from models.hf.types import config_class
 from models.problems import Problem, RefusedError
 from models.records import unknown_key
@@ -34,7 +34,7 @@ def full_config(model_type: str, overrides: Mapping[str, Any], stored: Mapping[s
     values = _merged(values, base.to_dict(), overrides)
     config = _make(cls, values, "model.config")
     missing = _missing(config)
-    return _make(cls, _deep(values, missing), "model.config") if missing else config
+    return _make(cls, laid_over(values, missing), "model.config") if missing else config
 
 
 def tiny_config(config: Any, overlay: Mapping[str, Any]) -> Any:
@@ -44,7 +44,7 @@ def tiny_config(config: Any, overlay: Mapping[str, Any]) -> Any:
         RefusedError: unknown fields, or values that the configuration's class refuses.
     """
     _check_names(config, overlay, "model.tiny")
-    return _make(type(config), _deep(tiny_values(config), overlay), "model.tiny")
+    return _make(type(config), laid_over(tiny_values(config), overlay), "model.tiny")
 
 
 def _make(cls: Any, values: Mapping[str, Any], key: str) -> Any:
@@ -102,14 +102,6 @@ def _merged(values: dict[str, Any], complete: Mapping[str, Any], overrides: Mapp
     return values
 
 
-def _deep(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for name, value in over.items():
-        inside = merged.get(name)
-        merged[name] = _deep(inside, value) if isinstance(value, Mapping) and isinstance(inside, Mapping) else value
-    return merged
-
-
 def _missing(config: Any) -> dict[str, Any]:
     """What a configuration leaves open although the model needs it."""
     values = config.to_dict()
@@ -125,5 +117,5 @@ def _missing(config: Any) -> dict[str, Any]:
         part = vars(config).get(name)
         inside = _missing(part) if hasattr(part, "to_dict") else {}
         if inside:
-            missing[name] = _deep(part.to_dict(), inside)
+            missing[name] = laid_over(part.to_dict(), inside)
     return missing

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.hf.fused_experts import fused_experts
 from models.hf.stepping import State, Stepper
 
 _SHORT = 5
@@ -22,7 +23,8 @@ def past_state(stepper: Stepper, tokens: int) -> State:
             return State()
         if next(module.parameters()).device.type != "meta" or tokens <= _SHORT + 1:
             return stepper.step(module, stepper.prompt(tokens, seed=2), State())[1]
-        short, longer = (stepper.step(module, stepper.prompt(n, seed=2), State())[1] for n in (_SHORT, _SHORT + 1))
+        with fused_experts(module):  # else every expert of every layer is a step of a Python loop
+            short, longer = (stepper.step(module, stepper.prompt(n, seed=2), State())[1] for n in (_SHORT, _SHORT + 1))
         return State(_extended(short.carried, longer.carried, tokens - _SHORT, set()), _longer(short.tokens, tokens))
 
 

@@ -6,6 +6,10 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 # Defaults without which the configuration can't even be made, by model type.
 DEFAULT: dict[str, dict[str, Any]] = {
+    # What the model changes to by itself when the text is short, replacing its modules while it runs.
+    "big_bird": {"attention_type": "original_full"},
+    # Without an attention layer, the cache does not know its length.
+    "granitemoehybrid": {"layer_types": (["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 2) * 4},
     "gemma4_assistant": {
         "text_config": {
             "model_type": "gemma4_text",
@@ -28,11 +32,17 @@ COMPLETE: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"n_routed_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
-    "dbrx": {"rope_parameters": _ROPE, "attn_config": {"kv_n_heads": 8, "rope_theta": 10000.0}},
+    "dbrx": {
+        "rope_parameters": _ROPE,
+        "attn_config": {"kv_n_heads": 8, "clip_qkv": 8.0, "rope_theta": 10000.0},
+    },
+    # As in `DEFAULT`.
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "xmod": {"default_language": "en_XX"},
     "qwen4_exp_text": {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,
-        "indexer_head_dim": 128,
+        "indexer_head_dim": 256,
         "indexer_budget": 2048,
         "indexer_compress_ratio": 4,
     },
@@ -71,7 +81,27 @@ TINY: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "xmod": {"default_language": "en_XX"},
+    # Heads of the sliding layers differ; each layer's head is its rotated and its other part.
+    "dots3_note_text": {
+        "num_hidden_layers": 3,
+        "layer_types": ["indexed_attention", "indexed_attention", "sliding_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "head_dim": 24,
+        "per_layer_config": {2: {"num_attention_heads": 2, "num_key_value_heads": 2}},
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 16,
+        "indexer_compress_ratio": 4,
+        "ngram_vocab_size_base": 200,
+        "split_ngram_parts": 4,
+        "heads_per_ngram": 2,
+        "make_ngram_vocab_size_divisible_by": 8,
+    },
+    "gemma4_assistant": {"text_config": {"num_kv_shared_layers": 2}},
+    "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 2}},
     # Key and value caches are shared with earlier layers of the same kind, so both kinds must come twice.
     "gemma3n_text": {
         "num_hidden_layers": 4,

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from models.deployment import Deployment, context_problems
-from models.hf.build import build, file_module, positions
+from models.hf.build import build, declared_positions, file_module, positions
 from models.hf.extending import past_state
+from models.hf.meta import reasons
 from models.hf.rebuilding import rebuild, set_on_all
 from models.hf.specs import deployment_problems, read_configs
 from models.hf.stepping import State, Stepper
@@ -72,7 +73,7 @@ class TransformersModel(LoadedModel):
         module = self.module if module is None else module
         past = copy.deepcopy(self.past())
         tokens = self.stepper.prompt(self.deployment.query_length, seed=1)
-        with torch.no_grad():
+        with torch.no_grad(), reasons(self.module, self._fix):
             return self.stepper.step(module, tokens, past)[0].flatten(0, 1)
 
     def past(self) -> State:
@@ -82,7 +83,8 @@ class TransformersModel(LoadedModel):
         """
         if self._past is None:
             tokens = self.deployment.context_length - self.deployment.query_length
-            self._past = past_state(self.stepper, tokens)
+            with reasons(self.module, self._fix):
+                self._past = past_state(self.stepper, tokens)
         return self._past
 
     def rebuild(self, python_module: ModuleType, **switches: Any) -> nn.Module:
@@ -96,6 +98,12 @@ class TransformersModel(LoadedModel):
             RefusedError: the classes can't be put in place of the old ones.
         """
         return rebuild(self.module, self.python_module, python_module, switches)
+
+    @property
+    def _fix(self) -> str:
+        most = declared_positions(self.module)
+        shorter = most is not None and self.deployment.context_length > most
+        return f"The model is meant for {most} tokens: try deployment.context_length={most}." if shorter else ""
 
     @property
     def stepper(self) -> Stepper:
@@ -115,7 +123,8 @@ def load_transformers(spec: ModelSpec, deployment: Deployment, exe_mode: str, si
     small = build(configs.tiny, model_type, "tiny")
     tiny = deployment.tiny()
     stepper = Stepper(small, tiny)
-    root, layers = decoder_layers(small, lambda: stepper.step(small, stepper.prompt(_PROMPT_TOKENS, 1), State()))
+    with reasons(small):
+        root, layers = decoder_layers(small, stepper.try_out)
     python_module = file_module(small.get_submodule(f"{root}.{layers}.0".strip(".")))
     module, served = small, tiny
     if size == "full":

@@ -1,6 +1,7 @@
 """Run any causal language model step by step, without knowing its cache."""
 
 import inspect
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from models.deployment import Deployment
 from models.hf.families import ROWS
+from models.hf.meta import answers
 
+_SHORT = 5
 _NOT_CARRIED = ("attentions", "hidden_states", "logits", "loss")
 
 
@@ -41,6 +44,11 @@ class Stepper:
         with torch.no_grad():
             return bool(self.step(self.module, self.prompt(2, seed=1), State())[1].carried)
 
+    def try_out(self) -> None:
+        """A short prompt and one step after it: what every model has to do."""
+        logits, state = self.step(self.module, self.prompt(_SHORT, seed=1), State())
+        self.step(self.module, self.next_tokens(logits), state)
+
     def prompt(self, tokens: int, seed: int) -> Tensor:
         """Seeded token ids, `tokens` per sequence, no special ones."""
         generator = torch.Generator().manual_seed(seed)
@@ -59,6 +67,10 @@ class Stepper:
         Returns:
             Logits `[rows, new tokens, vocabulary]` and the next state.
         """
+        with answers() if tokens.is_meta else nullcontext():
+            return self._step(module, tokens, state)
+
+    def _step(self, module: nn.Module, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         arguments = dict(state.carried)
         history = tokens
         if not arguments and state.tokens is not None:

@@ -25,7 +25,17 @@ def tiny_values(config: Any) -> dict[str, Any]:
         config: a configuration of transformers, complete.
     """
     values = _shrunk(config.to_dict(), type(config))
-    return {**values, **copy.deepcopy(TINY.get(config.model_type, {}))}
+    return laid_over(values, copy.deepcopy(TINY.get(config.model_type, {})))
+
+
+def laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid over `values`, also inside mappings; a mapping by layer is replaced."""
+    merged = dict(values)
+    for name, value in over.items():
+        inside = merged.get(name)
+        both = isinstance(value, Mapping) and isinstance(inside, Mapping) and name != "per_layer_config"
+        merged[name] = laid_over(inside, value) if both else value  # type: ignore[arg-type]
+    return merged
 
 
 def kept_layers(values: Mapping[str, Any]) -> list[int]:
@@ -84,7 +94,7 @@ def _shrunk_part(value: Mapping[str, Any], sub: Any) -> Any:
 
     if value.get("model_type") in model_types():
         sub = config_class(str(value["model_type"]))
-    small = {**_shrunk(value, sub), **copy.deepcopy(TINY.get(str(value.get("model_type")), {}))}
+    small = laid_over(_shrunk(value, sub), copy.deepcopy(TINY.get(str(value.get("model_type")), {})))
     return {**small, "model_type": value["model_type"]} if "model_type" in value else small
 
 
