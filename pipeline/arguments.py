@@ -55,7 +55,15 @@ VERBS: dict[str, Verb] = {
         "  npu-recipes list recipes",
         positional="[GROUP]",
     ),
-    "analyze": Verb("profile -> roofline, windows, candidates, recipe", "", ready=False),
+    "analyze": Verb(
+        "profile -> roofline, windows, candidates",
+        "Read a profile of torch_npu or msprof, find its decode steps, classify every kernel, and say for each\n"
+        "memory-bound MatMul after which kernel its weight could be prefetched, and how much of it. Writes nothing,\n"
+        "except with output=DIR: report.md, analysis.json and the roofline plot.\n\n"
+        "  npu-recipes analyze profile=PATH hardware=atlas_a2\n"
+        "  npu-recipes analyze profile=PATH output=analysis report.language=zh\n"
+        "  npu-recipes analyze profile=PATH analysis.phase=decode analysis.coefficient=0.7 format=json",
+    ),
     "apply": Verb("rewrite a source tree", "", ready=False),
     "extract": Verb("hand-written prefetch of a tree -> recipe", "", ready=False),
     "compare": Verb("table and plots over output directories", "", positional="DIR...", ready=False),
@@ -166,7 +174,8 @@ keys
   verify.compiles|numerics|graph   true | false | auto
   transform                    source | wrap
   format, report.language      text | json; en | zh
-  output                       directory for results (outputs)
+  output                       directory for results (outputs; of analyze: none)
+  profile, analysis.KEY        of analyze: the profiler's output; coefficient, phase, decode_rows, rank, top
   trial.timeout, trial.fresh, sweep.fail_fast, sweep.resume
                                seconds; run finished trials again; stop after a failure; sweep directory to continue
 

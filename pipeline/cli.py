@@ -95,6 +95,7 @@ def _dispatch(words: Sequence[str]) -> Outcome:
         "propose": _propose,
         "reproduce": _reproduce,
         "list": _list,
+        "analyze": _analyze,
     }
     assert set(verbs) == {name for name, verb in VERBS.items() if verb.ready}
     return verbs[arguments.verb](arguments)
@@ -138,6 +139,14 @@ def _reproduce(arguments: Arguments) -> Outcome:
     _only_output_keys(arguments)
     data = reproduce(Path(arguments.positional[0]), _folders(arguments))
     return Outcome(0 if data["same"] else 1, data, reproduction_view(data))
+
+
+def _analyze(arguments: Arguments) -> Outcome:
+    from pipeline.analyze import run_analyze
+    from pipeline.analyze_view import analysis_view
+
+    result = run_analyze(arguments.tokens, _folders(arguments))
+    return Outcome(0, result.to_json(), analysis_view(result), result.problems)
 
 
 def _list(arguments: Arguments) -> Outcome:

@@ -88,7 +88,8 @@ def per_row(profile: "Profile", analysis: Analysis, machine: "Machine") -> "pl.D
         `line`, `name`, `op_type`, `duration_us`, `bytes`, `flops` and `roofline.RATES`.
     """
     wanted = profile.kernels.select("line", "name", "duration_us", *METRICS).with_columns(analysis.keys.alias("key"))
-    rows = wanted.join(analysis.signatures.drop("row", "calls"), on="key", how="left", maintain_order="left")
+    about = ("key", "op_type", "kind", "core", "known", "bytes", "flops", "compute", "memory_us", "compute_us")
+    rows = wanted.join(analysis.signatures.select(about), on="key", how="left", maintain_order="left")
     return classified(rows, machine.nominal(), operator_table().limits).select(
         "line", "name", "op_type", "duration_us", "bytes", "flops", *RATES
     )
@@ -100,11 +101,18 @@ def _slim(kernels: "pl.DataFrame", found: Signatures) -> "pl.DataFrame":
 
     idents = found.table.select("key", pl.col("ident").rank("dense").cast(pl.UInt32))
     return (
-        kernels.select(pl.col("stream").cast(pl.String), "step", "start_us", "duration_us")
+        kernels.select(_lanes(kernels), "step", "start_us", "duration_us")
         .with_row_index("row")
         .with_columns(found.keys.alias("key"))
         .join(idents, on="key", how="left", maintain_order="left")
     )
+
+
+def _lanes(kernels: "pl.DataFrame") -> "pl.Series":
+    """Numbers for the streams; kernels without one count as a stream of their own."""
+    import polars as pl
+
+    return kernels["stream"].fill_null("").cast(pl.Categorical).to_physical().cast(pl.UInt32).alias("lane")
 
 
 def _phase(
@@ -120,7 +128,7 @@ def _phase(
 ) -> PhaseAnalysis:
     median = median_step(steps.kernels, list(phase.steps), profile.kernels, METRICS)
     rows = median.kernels.join(found.table.drop("row", "calls", "ident"), on="key", how="left", maintain_order="left")
-    rows = rows.with_columns(profile.kernels["name"][rows["row"]].alias("name"))
+    rows = rows.hstack(profile.kernels.select("name", "stream")[rows["row"]].get_columns())
     step = sequence(classified(rows, machine.nominal(), limits), operators)
     decodes = phase.name == "decode"  # both levers are for decode only
     result = find_candidates(step, machine, limits, options.coefficient) if decodes else Found((), (), 0.0, 0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.simulator.machine import Machine
 
 # Of a target that comes in many layers, so many layers in the middle decide; of very many targets, the longest.
-_LAYERS = 32
+_LAYERS = 16
 _GROUPS = 300
 _TOGETHER = 48  # targets whose copies are planned together
 _GRAIN = 1 << 16  # a size that is no plain coefficient is rounded down to 64 KiB
@@ -160,7 +160,7 @@ def _candidate(
     assert group.dependencies
     alone = _size(group)
     limited = "coefficient" if size >= group.wanted else "window" if window.fits.nominal <= window.room else "l2"
-    if size < 0.999 * alone:
+    if size < 0.98 * alone:
         limited = "other_copies"
     max_size = int(size) if size >= group.wanted else int(size) // _GRAIN * _GRAIN
     middle = group.looked_at[len(group.looked_at) // 2]

@@ -2,6 +2,8 @@
 
 The kernels of all steps that have the same sequence become one step of medians. The first step is left out: its
 kernels are slower (instruction-cache misses), and it may be a warm-up.
+
+A profile has millions of kernels: everything here is a handful of passes over a few numeric columns.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 # An anchor is a kernel that comes once per step: this share of its distances must be alike.
 _REGULAR = 0.8
+# Pipe ratios hardly change from step to step: their medians are over so many steps in the middle.
+_METRIC_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -19,8 +23,9 @@ class Steps:
     """Which kernels form a step.
 
     Attributes:
-        kernels: `row` (index in the profile), `stream`, `start_us`, `duration_us`, `key`, `ident` (number), `step`
-            (consecutive numbers from 0; null outside of steps), sorted by start.
+        kernels: `row` (index in the profile), `lane` (number of the stream), `start_us`, `duration_us`, `key`, `ident`
+            (number), `step` (consecutive numbers from 0; null outside of steps), `slot` (lane and position of the
+            kernel in its step on that lane, in one number), sorted by start.
         found_by: `step_id`, `repetition`, or `none`: all kernels count as one step.
         outside: kernels that belong to no step.
     """
@@ -34,26 +39,33 @@ def find_steps(kernels: "pl.DataFrame") -> Steps:
     """Number the steps.
 
     Args:
-        kernels: `row`, `stream`, `step` (as in the file, or null), `start_us`, `duration_us`, `key`, `ident`.
+        kernels: `row`, `lane`, `step` (as in the file, or null), `start_us`, `duration_us`, `key`, `ident`.
     """
     import polars as pl
 
-    kernels = kernels.sort("start_us", "row")
-    named = kernels["step"].drop_nulls().n_unique()
-    if named > 1:
-        numbered = kernels.with_columns(pl.col("step").rank("dense").cast(pl.Int64) - 1)
+    if not kernels["start_us"].is_sorted():
+        kernels = kernels.sort("start_us", "row")
+    if kernels["step"].drop_nulls().n_unique() > 1:
+        numbered = _placed(kernels.with_columns(pl.col("step").rank("dense").cast(pl.Int64) - 1))
         return Steps(numbered, "step_id", numbered["step"].null_count())
+    whole = kernels.with_columns(step=pl.lit(0, pl.Int64))
     starts = _step_starts(kernels)
-    if starts is None:
-        return Steps(kernels.with_columns(step=pl.lit(0, pl.Int64)), "none", 0)
-    step = pl.Series("step", starts.search_sorted(kernels["start_us"], side="right")).cast(pl.Int64) - 1
-    # What comes after the last whole step can't be told from it: the last step ends like the ones before.
-    numbered = kernels.with_columns(step.set(step < 0, None))
-    alike = prints(numbered.filter(pl.col("step").is_not_null()))
-    most = alike.group_by("print").agg(pl.len().alias("steps"), pl.col("kernels").sum()).sort("kernels")[-1]
-    if most["steps"][0] < 2 or 2 * most["kernels"][0] < numbered.height:
-        return Steps(kernels.with_columns(step=pl.lit(0, pl.Int64)), "none", 0)
-    return Steps(numbered, "repetition", numbered["step"].null_count())
+    if starts is not None:
+        step = pl.Series("step", starts.search_sorted(kernels["start_us"], side="right")).cast(pl.Int64) - 1
+        numbered = _placed(kernels.with_columns(step.set(step < 0, None)))
+        alike = prints(numbered.filter(pl.col("step").is_not_null()))
+        most = alike.group_by("print").agg(pl.len().alias("steps"), pl.col("kernels").sum()).sort("kernels")[-1]
+        if most["steps"][0] > 1 and 2 * most["kernels"][0] >= numbered.height:
+            return Steps(numbered, "repetition", numbered["step"].null_count())
+    return Steps(_placed(whole), "none", 0)
+
+
+def _placed(kernels: "pl.DataFrame") -> "pl.DataFrame":
+    """Add the slot of every kernel."""
+    import polars as pl
+
+    within = pl.int_range(pl.len(), dtype=pl.UInt64).over("step", "lane")
+    return kernels.with_columns(slot=pl.col("lane").cast(pl.UInt64) * (1 << 32) + within)
 
 
 def prints(kernels: "pl.DataFrame") -> "pl.DataFrame":
@@ -67,11 +79,10 @@ def prints(kernels: "pl.DataFrame") -> "pl.DataFrame":
     """
     import polars as pl
 
-    placed = kernels.select("step", "stream", "ident", "start_us", "duration_us").with_columns(
-        at=pl.int_range(pl.len()).over("step", "stream")
-    )
-    return placed.group_by("step").agg(
-        pl.struct("stream", "at", "ident").hash().sum().alias("print"),
+    # Lanes and positions fit into 44 bits, kinds of kernels into the 20 above them.
+    what = (pl.col("slot") % (1 << 44) + pl.col("ident").cast(pl.UInt64) * (1 << 44)).hash()
+    return kernels.group_by("step").agg(
+        what.sum().alias("print"),
         pl.len().alias("kernels"),
         pl.col("start_us").min().alias("begin"),
         ((pl.col("start_us") + pl.col("duration_us")).max() - pl.col("start_us").min()).alias("time"),
@@ -87,18 +98,21 @@ def _step_starts(kernels: "pl.DataFrame") -> "pl.Series | None":
     """
     import polars as pl
 
-    busiest = kernels.group_by("stream").agg(pl.col("duration_us").sum()).sort("duration_us", descending=True)
+    busiest = kernels.group_by("lane").agg(pl.col("duration_us").sum()).sort("duration_us", descending=True)
     if busiest.is_empty():
         return None
-    lane = kernels.filter(pl.col("stream").eq_missing(busiest["stream"][0])).with_row_index("at")
-    lane = lane.with_columns(idle=pl.col("start_us") - (pl.col("start_us") + pl.col("duration_us")).shift(1))
-    gaps = lane.with_columns(gap=pl.col("at").cast(pl.Int64).diff().over("ident"))
+    lane = kernels.filter(pl.col("lane") == busiest["lane"][0]).with_row_index("at")
+    lane = lane.with_columns(
+        idle=pl.col("start_us") - (pl.col("start_us") + pl.col("duration_us")).shift(1),
+        gap=pl.col("at").cast(pl.Int64).diff().over("ident"),
+    )
+    common = pl.col("gap").drop_nulls().mode().min()
     found = (
-        gaps.group_by("ident")
+        lane.group_by("ident")
         .agg(
             pl.len().alias("calls"),
-            pl.col("gap").drop_nulls().mode().min().alias("gap"),
-            (pl.col("gap") == pl.col("gap").drop_nulls().mode().min()).mean().alias("regular"),
+            common.alias("gap"),
+            (pl.col("gap") == common).mean().alias("regular"),
             pl.col("idle").median(),
             pl.col("at").min(),
         )
@@ -109,9 +123,8 @@ def _step_starts(kernels: "pl.DataFrame") -> "pl.Series | None":
     if found.is_empty():
         return None
     once = found.filter(pl.col("gap") == found["gap"].max()).sort(["idle", "at"], descending=[True, False])
-    idle = once["idle"].fill_null(0.0)
     # Without a clear pause the step begins with the first of them in the file.
-    anchor = once if idle[0] is not None and idle[0] > 1.0 else once.sort("at")
+    anchor = once if (once["idle"][0] or 0.0) > 1.0 else once.sort("at")
     return lane.filter(pl.col("ident") == anchor["ident"][0])["start_us"]
 
 
@@ -120,9 +133,8 @@ class MedianStep:
     """One step whose times are medians over all steps with its sequence of kernels.
 
     Attributes:
-        kernels: per kernel in order of start: `stream`, `at` (position in the stream), `key`, `ident`, `row` (of the
-            representative step), `start_us` (from the start of the step), `duration_us`, `spread_us` (half of the range
-            that holds the middle 80 % of the steps), and the medians of further columns.
+        kernels: per kernel in order of start: `lane`, `slot`, `key`, `ident`, `row` (of the representative step),
+            `start_us` (from the start of the step), `duration_us`, and the medians of further columns.
         step_us: median time of a step, from its first start to its last end.
         step_low, step_high: 10 and 90 % over the steps; equal to the median if there is one step only.
         steps: numbers of the steps that took part.
@@ -153,35 +165,32 @@ def median_step(
     import polars as pl
 
     dropped = 1 if len(steps) > 1 else 0
-    mine = kernels.filter(pl.col("step").is_in(steps[dropped:])).with_columns(
-        at=pl.int_range(pl.len()).over("step", "stream")
-    )
+    mine = kernels.filter(pl.col("step").is_in(steps[dropped:]))
     per_step = prints(mine)
-    common = (
-        per_step.group_by("print").agg(pl.len(), pl.col("step").min()).sort(["len", "step"], descending=[True, False])
-    )
+    common = per_step.group_by("print").agg(pl.len(), pl.col("step").min())
+    common = common.sort(["len", "step"], descending=[True, False])
     chosen = per_step.filter(pl.col("print") == common["print"][0]).sort("time", "step")
-    middle = chosen["step"][(chosen.height - 1) // 2]
-    same = mine.join(chosen.select("step", "begin"), on="step").with_columns(pl.col("start_us") - pl.col("begin"))
-    wanted = [m for m in metrics if m in profile.columns and profile[m].null_count() < profile.height]
-    same = same.hstack(profile[same["row"]].select(wanted).get_columns())
-    duration = pl.col("duration_us")
-    rows = (
-        same.group_by("stream", "at")
-        .agg(
-            pl.col("key").filter(pl.col("step") == middle).first(),
-            pl.col("ident").first(),
-            pl.col("row").filter(pl.col("step") == middle).first(),
-            pl.col("start_us").median(),
-            duration.median(),
-            ((duration.quantile(0.9) - duration.quantile(0.1)) / 2).alias("spread_us"),
-            *(pl.col(m).median() for m in wanted),
-        )
-        .with_columns(pl.lit(None, pl.Float64).alias(m) for m in metrics if m not in wanted)
-        .sort("start_us", "row")
-    )
+    representative = chosen["step"][(chosen.height - 1) // 2]
+    same = mine.join(chosen.select("step", "begin"), on="step")
+    rows = same.group_by("slot").agg((pl.col("start_us") - pl.col("begin")).median(), pl.col("duration_us").median())
+    about = same.filter(pl.col("step") == representative).select("slot", "lane", "key", "ident", "row")
+    rows = about.join(rows, on="slot").join(_metrics(same, chosen, profile, metrics), on="slot")
     times = chosen["time"]
-    low, mid, high = (float(times.quantile(q) or 0.0) for q in (0.1, 0.5, 0.9))
-    mid = float(times.median() or 0.0)  # type: ignore[arg-type]
+    low, mid, high = (float(times.quantile(q, "linear") or 0.0) for q in (0.1, 0.5, 0.9))
     numbers = tuple(sorted(chosen["step"].to_list()))
-    return MedianStep(rows, mid, min(low, mid), max(high, mid), numbers, dropped, per_step.height - chosen.height)
+    left_out = per_step.height - chosen.height
+    return MedianStep(rows.sort("start_us", "row"), mid, low, high, numbers, dropped, left_out)
+
+
+def _metrics(
+    same: "pl.DataFrame", chosen: "pl.DataFrame", profile: "pl.DataFrame", metrics: tuple[str, ...]
+) -> "pl.DataFrame":
+    """Slot -> medians of the metrics over some steps whose time is near the median."""
+    import polars as pl
+
+    wanted = [m for m in metrics if m in profile.columns and profile[m].null_count() < profile.height]
+    first = max(0, chosen.height - _METRIC_STEPS) // 2
+    few = same.filter(pl.col("step").is_in(chosen["step"][first : first + _METRIC_STEPS].to_list()))
+    values = profile.select(wanted)[few["row"]] if wanted else pl.DataFrame()
+    medians = few.select("slot").hstack(values.get_columns()).group_by("slot").agg(pl.col(m).median() for m in wanted)
+    return medians.with_columns(pl.lit(None, pl.Float64).alias(m) for m in metrics if m not in wanted)

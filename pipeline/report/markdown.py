@@ -5,6 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.figures import Figure, written
+from pipeline.fusable import why_not_zh
 from pipeline.record import TrialRecord
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def _template(language: str, name: str = "report") -> "Template":
         keep_trailing_newline=True,
         autoescape=False,  # Markdown, not HTML
     )
-    environment.filters.update(num=_num, band=_band, cell=_cell, words=_words, words_zh=lambda w: _ZH.get(w, w))
+    environment.filters.update(
+        num=_num, band=_band, cell=cell, words=_words, words_zh=lambda w: _ZH.get(w, w), why_zh=why_not_zh
+    )
     return environment.get_template(f"{name}.{language}.md.j2")
 
 
@@ -154,7 +157,7 @@ def _band(figure: Figure | None, digits: int = 1, sign: bool = False) -> str:
     return f"{_num(figure, digits, sign)} [{low}, {high}]"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Safe inside a table's cell."""
     return " ".join(str(text).split()).replace("|", "\\|")
 

@@ -31,6 +31,14 @@ class Svg:
         box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.3):.2f}" height="{height:.2f}"'
         self.parts.append(f'<rect {box} fill="{fill}">{tip}</rect>')
 
+    def circle(self, x: float, y: float, radius: float, fill: str, title: str = "") -> None:
+        """A half transparent circle, so that what it covers can be seen."""
+        tip = f"<title>{escape(title)}</title>" if title else ""
+        self.parts.append(
+            f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{radius:.2f}" fill="{fill}" fill-opacity="0.6" '
+            f'stroke="{fill}">{tip}</circle>'
+        )
+
     def line(
         self, x1: float, y1: float, x2: float, y2: float, stroke: str = INK, width: float = 1.0, dash: str = ""
     ) -> None:

@@ -93,3 +93,40 @@ def steps(one: list[dict[str, Any]], count: int, pause: float = 20.0, named: boo
         for n in range(count)
         for k in one
     ]
+
+
+HEADER = {
+    "Step Id": "step", "Stream ID": "stream", "Name": "name", "Type": "op_type", "Accelerator Core": "core",
+    "Start Time(us)": "start_us", "Duration(us)": "duration_us", "Wait Time(us)": None, "Block Dim": None,
+    "Mix Block Dim": None, "Input Shapes": "input_shapes", "Input Data Types": "input_dtypes",
+    "Input Formats": "input_formats", "Output Shapes": "output_shapes", "Output Data Types": "output_dtypes",
+    "Output Formats": "output_formats", "aicore_time(us)": "aicore_us", "aic_mac_ratio": "mac_ratio",
+    "aic_scalar_ratio": "scalar_ratio", "aic_mte1_ratio": "mte1_ratio", "aic_mte2_ratio": "mte2_ratio",
+    "aic_fixpipe_ratio": "fixpipe_ratio", "aic_icache_miss_rate": None, "aiv_time(us)": "aiv_us",
+    "aiv_vec_ratio": "vec_ratio", "aiv_scalar_ratio": "aiv_scalar_ratio", "aiv_mte2_ratio": "aiv_mte2_ratio",
+    "aiv_mte3_ratio": "aiv_mte3_ratio", "cube_utilization(%)": "cube_utilization",
+}  # fmt: skip
+_BASE = 1_736_400_000_000_000
+
+
+def write_csv(path: Path, kernels: Iterable[Mapping[str, Any]], columns: Mapping[str, str | None] = HEADER) -> Path:
+    """A kernel_details.csv with the quirks of real ones: epochs with a tab, shapes in literal quotes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(columns)]
+    for number, kernel in enumerate(kernels):
+        cells = []
+        for ours in columns.values():
+            value = kernel.get(ours or "")
+            if ours == "start_us":
+                cells.append(f"{_BASE + int(value)}.{round(value % 1 * 1000) % 1000:03d}\t")
+            elif ours == "name":
+                cells.append(str(value or f"{kernel['op_type']}_{number}"))
+            elif ours and ours.endswith("_shapes") and value is not None:
+                cells.append(f'"""{value}"""')
+            elif isinstance(value, float):
+                cells.append(f"{value:.3f}")
+            else:
+                cells.append("N/A" if value is None else str(value))
+        lines.append(",".join(cells))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
