@@ -42,7 +42,7 @@ class Operation:
         layer: decoder layer, None outside the layers.
         weights: parameters whose values are an operand: themselves, views, casts, picked out of a stack.
         operands: for each tensor that is no weight and no constant, the ops whose results it holds.
-        outside: what it touches that the step did not make and that is no weight, buffer or constant: inputs and state.
+        outside: what it touches that is neither made in the step, nor an input, weight, buffer or constant: state.
         writes: whether it writes in place.
     """
 
@@ -148,6 +148,8 @@ class _Recorder(TorchDispatchMode):
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             if not fqn:
                 self._forget()
+                # What the model is given directly is input; caches come in tuples and objects.
+                self._made |= {storage_id(v) for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}
             layer = self._layer_of.get(fqn, self._stack[-1][1] if self._stack else None)
             first = next(tensors_in((args, kwargs)), None)
             inputs = self._producers.of(first) if first is not None else NONE

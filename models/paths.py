@@ -1,142 +1,28 @@
-"""Structural paths: name modules and parameters of all decoder layers in one line.
-
-A path is a dotted name whose segments may be a layer index with arithmetic (`{i}`, `{i+1}`), any one name (`*`) or
-a set of indices (`[0,2-5]`). It is not a regular expression: `layers.1.*` does not match layer 10.
-"""
+"""What structural paths (`models.patterns`) and roles mean in one model."""
 
 import difflib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-_LITERAL = re.compile(r"[A-Za-z0-9_\-]+\Z")
-_LAYER = re.compile(r"\{\s*i\s*(?:([+-])\s*(\d+)\s*)?\}\Z")
-_RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?\Z")
+from models.patterns import (
+    AnyName,
+    IndexSet,
+    LayerIndex,
+    Pattern,
+    PatternError,
+    Segment,
+    in_set,
+    parse_pattern,
+)
 
+if TYPE_CHECKING:
+    from models.roles import Roles
 
-class PatternError(ValueError):
-    """The text is not a structural path; the message says which part and what is allowed."""
-
-
-@dataclass(frozen=True)
-class LayerIndex:
-    """`{i}`, `{i+1}`, `{i-1}`."""
-
-    offset: int
-
-
-@dataclass(frozen=True)
-class AnyName:
-    """`*`: any one segment."""
-
-
-@dataclass(frozen=True)
-class IndexSet:
-    """`[0,2-5]`: one of these indices."""
-
-    indices: frozenset[int]
-
-
-Segment = str | LayerIndex | AnyName | IndexSet
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A parsed path; `text` is what the user wrote."""
-
-    text: str
-    segments: tuple[Segment, ...] = field(compare=False)
-
-    @property
-    def uses_layer(self) -> bool:
-        return any(isinstance(s, LayerIndex) for s in self.segments)
-
-    @property
-    def wildcards(self) -> int:
-        """Number of `*` and `[...]` segments."""
-        return sum(isinstance(s, AnyName | IndexSet) for s in self.segments)
-
-    def fill(self, i: int | None, captures: Sequence[str] = ()) -> str | None:
-        """The one name that the pattern stands for.
-
-        Args:
-            i: layer index; None where there is none.
-            captures: what the wildcards stand for, in order; at least `wildcards` of them.
-
-        Returns:
-            The dotted name; None if a layer index is negative or unknown, or a capture is not in the set.
-        """
-        names: list[str] = []
-        remaining = iter(captures)
-        for segment in self.segments:
-            if isinstance(segment, str):
-                names.append(segment)
-                continue
-            if isinstance(segment, LayerIndex):
-                if i is None or i + segment.offset < 0:
-                    return None
-                names.append(str(i + segment.offset))
-                continue
-            name = next(remaining)
-            if isinstance(segment, IndexSet) and not _in_set(name, segment):
-                return None
-            names.append(name)
-        return ".".join(names)
-
-
-def parse_pattern(text: str) -> Pattern:
-    """Parse a structural path.
-
-    Raises:
-        PatternError: empty, an empty segment, or a segment that is none of the forms above.
-    """
-    if not text.strip():
-        raise PatternError("the path is empty")
-    return Pattern(text.strip(), tuple(_parse_segment(part, text.strip()) for part in _split(text.strip())))
-
-
-def _split(text: str) -> list[str]:
-    parts = text.split(".")
-    if "" in parts:
-        raise PatternError(f"`{text}` has an empty part: write names separated by single dots")
-    return parts
-
-
-def _parse_segment(part: str, text: str) -> Segment:
-    if part == "*":
-        return AnyName()
-    if match := _LAYER.match(part):
-        return LayerIndex(int(f"{match[1] or '+'}{match[2] or 0}"))
-    if part.startswith("[") and part.endswith("]"):
-        return IndexSet(_parse_set(part, text))
-    if _LITERAL.match(part):
-        return part
-    raise PatternError(
-        f"`{part}` in `{text}` is neither a name, an index, a layer index like {{i}} or {{i+1}}, `*`, "
-        "nor a set like [0,2-5]; regular expressions and partial wildcards are not supported"
-    )
-
-
-def _parse_set(part: str, text: str) -> frozenset[int]:
-    indices: set[int] = set()
-    for item in part[1:-1].split(","):
-        match = _RANGE.match(item)
-        if match is None:
-            raise PatternError(f"`{part}` in `{text}` is not a set of indices: write numbers and ranges, like [0,2-5]")
-        low, high = int(match[1]), int(match[2] or match[1])
-        if high < low:
-            raise PatternError(f"the range {item.strip()} in `{text}` runs backwards: write {high}-{low}")
-        if high - low > 100_000:
-            raise PatternError(f"the range {item.strip()} in `{text}` is larger than any model")
-        indices.update(range(low, high + 1))
-    return frozenset(indices)
-
-
-def _in_set(name: str, segment: IndexSet) -> bool:
-    return name.isdecimal() and int(name) in segment.indices
+__all__ = ["AnyName", "IndexSet", "LayerIndex", "Match", "Names", "Pattern", "PatternError", "parse_pattern"]
 
 
 @dataclass(frozen=True)
@@ -165,10 +51,12 @@ class Names:
         module: the whole model.
         root: FQN of the module that owns the decoder layer list.
         layers: name of that list below `root`.
+        roles: finds the roles of the model; called when a path first names one.
     """
 
-    def __init__(self, module: nn.Module, root: str, layers: str) -> None:
+    def __init__(self, module: nn.Module, root: str, layers: str, roles: "Callable[[], Roles] | None" = None) -> None:
         self.root = root
+        self._find_roles = roles
         self.layer_list = f"{root}.{layers}" if root else layers
         self.modules: Mapping[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
         self.parameters: Mapping[str, nn.Parameter] = dict(module.named_parameters(remove_duplicate=False))
@@ -185,6 +73,16 @@ class Names:
     def layer_count(self) -> int:
         node = self._node(self.layer_list)
         return len(node) if node is not None else 0
+
+    @cached_property
+    def roles(self) -> "Roles":
+        """Roles of the model's weights and modules.
+
+        Raises:
+            RefusedError: the model can't be run to find them.
+        """
+        assert self._find_roles is not None, "these names were made without a way to find roles"
+        return self._find_roles()
 
     def exists(self, fqn: str) -> bool:
         return fqn in self.modules or fqn in self.parameters
@@ -204,6 +102,37 @@ class Names:
                 return name
         return None
 
+    def meant(self, pattern: Pattern, i: int | None, captures: Sequence[str] = ()) -> tuple[str, ...]:
+        """What a path stands for once its wildcards are known: one name, for a role all of the layer; () if none.
+
+        Args:
+            pattern: the path.
+            i: layer index; None where there is none.
+            captures: what the wildcards stand for, in order.
+        """
+        path = pattern.fill(i, captures)
+        if path is None:
+            return ()
+        if pattern.role is not None:
+            return tuple(m.fqn for m in self.expand(Pattern(path, tuple(path.split(".")), pattern.role)))
+        name = self.locate(path)
+        return (name,) if name is not None else ()
+
+    def _layers_of(self, pattern: Pattern, i: int | None) -> list[tuple[int, tuple[str, ...]]]:
+        """(layer, captures) of a path that names decoder layers; `layers` stands for the list whatever its name is."""
+        *head, last = pattern.segments
+        name = ".".join(str(s) for s in head)
+        full = f"{self.root}.{name}" if self.root else name
+        if name != "layers" and self.layer_list not in (name, full):
+            return []
+        if isinstance(last, LayerIndex):
+            layer = -1 if i is None else i + last.offset
+            return [(layer, ())] if 0 <= layer < self.layer_count else []
+        if isinstance(last, str):
+            return [(int(last), ())] if int(last) < self.layer_count else []
+        indices = range(self.layer_count)
+        return [(n, (str(n),)) for n in indices if isinstance(last, AnyName) or in_set(str(n), last)]
+
     def relative(self, fqn: str, i: int | None = None) -> str:
         """A name as a recipe writes it: relative to the root, layer indices near `i` as `{i}`, `{i+1}`, `{i-1}`."""
         path = fqn[len(self.root) + 1 :] if self.root and fqn.startswith(self.root + ".") else fqn
@@ -221,6 +150,12 @@ class Names:
             pattern: the path.
             i: layer index for `{i}`; must be given if the pattern has one.
         """
+        if pattern.role is not None:
+            return [
+                Match(fqn, i if pattern.uses_layer else layer, captures)
+                for layer, captures in self._layers_of(pattern, i)
+                for fqn in self.roles.of(layer, pattern.role)
+            ]
         for start in dict.fromkeys((self.root, "")):
             node = self._node(start)
             if node is None:
@@ -244,6 +179,8 @@ class Names:
         Returns:
             A sentence saying where the path leaves the model and what is there, and the nearest paths that exist.
         """
+        if pattern.role is not None:
+            return self._explain_role(pattern), []
         depth, prefix, node = max(
             (self._deepest(start, pattern) for start in dict.fromkeys((self.root, ""))), key=lambda found: found[0]
         )
@@ -252,6 +189,20 @@ class Names:
         where = f"`{prefix}`" if prefix else "the model"
         reason = f"`{pattern.text}` matches nothing: {where} has no `{missing}`; it has {below or 'nothing below it'}"
         return reason, self.nearest(pattern, parameters)
+
+    def _explain_role(self, pattern: Pattern) -> str:
+        if not any(self._layers_of(pattern, i) for i in range(self.layer_count)):
+            path = pattern.text.partition("@")[0]
+            list_name = self.relative(self.layer_list)
+            return (
+                f"`{pattern.text}` matches nothing: `{path}` names no decoder layer; write layers.{{i}}@{pattern.role} "
+                f"(`layers` stands for `{list_name}`, with layers 0 to {self.layer_count - 1})"
+            )
+        there = ", ".join(f"{role} ({layers})" for role, (layers, _) in self.roles.counts().items())
+        return (
+            f"`{pattern.text}` matches nothing: no layer of this model has the role `{pattern.role}`; it has, with the "
+            f"number of layers: {there or 'none'}"
+        )
 
     def nearest(self, pattern: Pattern, parameters: bool = True, count: int = 3) -> list[str]:
         """Existing paths that read most like the pattern, written the way the pattern is."""
@@ -308,7 +259,7 @@ def _walk(
             yield from _walk(node[key], f"{name}.{key}" if name else key, rest, i, captures)
         return
     for key, child in node.items():
-        if isinstance(head, AnyName) or _in_set(key, head):
+        if isinstance(head, AnyName) or in_set(key, head):
             yield from _walk(child, f"{name}.{key}" if name else key, rest, i, (*captures, key))
 
 

@@ -7,15 +7,12 @@ from models.layer_flow import LayerFlow
 from models.layer_parts import LayerParts, Part
 from models.operations import OperationCall
 
-_NONLINEAR = frozenset(
-    ("silu", "gelu", "sigmoid", "log_sigmoid", "tanh", "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "mish")
-    + ("hardswish", "hardtanh", "hardsigmoid", "softplus", "threshold", "pow", "square", "exp", "erf", "_softmax")
-)
+_NONLINEAR = {"silu", "gelu", "sigmoid", "log_sigmoid", "tanh", "relu", "relu6", "leaky_relu", "elu", "celu", "selu"}
+_NONLINEAR |= {"mish", "hardswish", "hardtanh", "hardsigmoid", "softplus", "threshold", "pow", "square", "exp", "erf"}
+_NONLINEAR |= {"_softmax"}
 _CHOICE = ("topk", "argmax", "sort", "argsort")
-_NORMS = frozenset(
-    ("rsqrt", "sqrt", "native_layer_norm", "_fused_rms_norm", "native_group_norm")
-    + ("std", "var", "var_mean", "linalg_vector_norm")
-)
+_NORMS = {"rsqrt", "sqrt", "native_layer_norm", "_fused_rms_norm", "native_group_norm", "std", "var", "var_mean"}
+_NORMS |= {"linalg_vector_norm"}
 # A stack of experts has a dimension for them.
 _STACK = 3
 
@@ -55,6 +52,7 @@ class Assignment:
         for number, part in enumerate(parts.feed_forwards):
             self._feed_forward(part, number, routers, choices)
         self._norms(parts)
+        self._before(parts)
 
     # --- mixers ------------------------------------------------------------------------------------------------
 
@@ -180,6 +178,20 @@ class Assignment:
             for call in norms:
                 if call.inputs in results and call.fqn not in before:
                     self._add(f"norm.{role}_out", call.fqn)
+
+    def _before(self, parts: LayerParts) -> None:
+        """What ends last before each feed-forward begins, norms aside."""
+        flow = self.flow
+        outs = [(m, w) for p in parts.mixers for m in p.matmuls for w in flow.weights_of[m]]
+        outs = [(m, w) for m, w in outs if self.name(w) in self.names.get("attention.out", ())]
+        for part in parts.feed_forwards:
+            found = [self.name(w) for m, w in outs if flow.flows(m, part.matmuls[0])]
+            if not found:
+                sources = {source for m in part.matmuls for source in flow.sources(m)}
+                calls = (call for call in flow.calls if call.outputs in sources)
+                found = [call.fqn for call in calls if call.fqn in self.names.get("norm.feed_forward", ())]
+            if found:
+                self._add("feed_forward.before", found[-1])
 
     def _ops(self, call: OperationCall) -> list[int]:
         return self.flow.inner(range(call.first, call.last))

@@ -6,7 +6,6 @@ is out. In a feed-forward, up is what nothing of it comes before, down what come
 nonlinearity before it meets up. A router is the last product before a top-k, experts are stacks or lists of weights.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,31 +15,9 @@ from torch import nn
 from models.layer_flow import LayerFlow, layer_flows
 from models.layer_parts import LayerParts
 from models.operations import Runnable, record
+from models.paths import Names
 from models.role_assignment import Assignment
-
-ROLES: Mapping[str, str] = {
-    "mixer": "what mixes tokens: attention, a state-space or a recurrent block",
-    "attention.in": "projections of the mixer that read its input: q, k, v, or merged; of MLA q_a and kv_a",
-    "attention.inner": "its projections of projections: q_b and kv_b of MLA, those between two states of a Mamba block",
-    "attention.out": "its output projection",
-    "attention.q": "the query projections, where they are apart from keys and values",
-    "attention.k": "the key projection, likewise",
-    "attention.v": "the value projection, likewise",
-    "feed_forward": "the feed-forward: a dense MLP or a mixture of experts",
-    "mlp.gate": "of a dense feed-forward: the projection that goes through the activation, where up is apart",
-    "mlp.up": "the other projection to the intermediate size; the only or merged one",
-    "mlp.down": "the projection back",
-    "moe.router": "what scores the experts",
-    "moe.experts.up": "first weights of the experts: gate, up or merged",
-    "moe.experts.down": "second weights of the experts",
-    "moe.shared.gate": "of the shared experts, as mlp.gate",
-    "moe.shared.up": "as mlp.up",
-    "moe.shared.down": "as mlp.down",
-    "norm.mixer": "the norm that the mixer reads",
-    "norm.mixer_out": "a norm of the mixer's output",
-    "norm.feed_forward": "the norm that the feed-forward reads",
-    "norm.feed_forward_out": "a norm of the feed-forward's output",
-}
+from models.role_names import ROLES
 
 
 @dataclass(frozen=True)
@@ -70,17 +47,6 @@ class Roles:
         return found
 
 
-def unknown_role(role: str) -> str | None:
-    """A sentence that helps with a role that does not exist; None if it does."""
-    if role in ROLES:
-        return None
-    tails = {name.rpartition(".")[2]: name for name in reversed(list(ROLES))}
-    near = difflib.get_close_matches(role, ROLES, n=1) or [
-        tails[t] for t in difflib.get_close_matches(role.rpartition(".")[2], tails, n=1)
-    ]
-    return f"Did you mean `{near[0]}`?" if near else f"Roles: {', '.join(ROLES)}."
-
-
 def find_roles(loaded: Runnable) -> Roles:
     """Find the roles of a model by running one decode step.
 
@@ -90,25 +56,30 @@ def find_roles(loaded: Runnable) -> Roles:
     Raises:
         RefusedError: the step can't run on `meta`.
     """
-    names = _Names(loaded.module)
+    weights = _Weights(loaded.module)
     prefix = f"{loaded.root}.{loaded.layers}" if loaded.root else loaded.layers
     count = len(loaded.module.get_submodule(prefix))  # type: ignore[arg-type]
     step = record(loaded)
     layers, parts = [], {}
-    for flow in layer_flows(step, [f"{prefix}.{i}" for i in range(count)], names.matrices):
-        found = _roles_of(flow, names)
+    for flow in layer_flows(step, [f"{prefix}.{i}" for i in range(count)], weights.matrices):
+        found = _roles_of(flow, weights)
         layers.append({role: tuple(found.names[role]) for role in ROLES if found.names.get(role)})
         parts.update(found.parts)
     return Roles(tuple(layers), parts)
 
 
-def _roles_of(flow: LayerFlow, names: "_Names") -> Assignment:
-    found = Assignment(flow, names.name, names.stacks)
+def names_of(loaded: Runnable) -> Names:
+    """The names of a model; its roles are found when a path first names one."""
+    return Names(loaded.module, loaded.root, loaded.layers, lambda: find_roles(loaded))
+
+
+def _roles_of(flow: LayerFlow, weights: "_Weights") -> Assignment:
+    found = Assignment(flow, weights.name, weights.stacks)
     found.assign(LayerParts(flow))
     return found
 
 
-class _Names:
+class _Weights:
     """How a weight is named in a recipe."""
 
     def __init__(self, module: nn.Module) -> None:

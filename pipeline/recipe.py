@@ -96,6 +96,11 @@ class Recipe:
         """An empty list of problems that knows where this recipe's keys stand."""
         return Reporter(self.source, self.written)
 
+    @property
+    def generic(self) -> bool:
+        """Whether it is for any model: it names none, and its paths are roles."""
+        return not self.model
+
 
 def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> tuple[Recipe, list[Problem]]:
     """Read the composed `recipe` mapping.
@@ -113,7 +118,7 @@ def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> t
         return Recipe("", ""), report.problems
     check_keys(report, "recipe", data, RECIPE_KEYS)
     _check_name(report, data.get("name"))
-    model = read_text(report, data, "model", required=True)
+    model = read_text(report, data, "model")
     recipe = Recipe(
         name=read_text(report, data, "name") or "",
         model=model or "",
@@ -125,7 +130,24 @@ def parse_recipe(data: Mapping[str, Any], source: YamlSource | None = None) -> t
         source=source,
         written=data,
     )
+    if data.get("model") is None:
+        _check_generic(report, recipe)
     return recipe, report.problems
+
+
+def _check_generic(report: Reporter, recipe: Recipe) -> None:
+    """A recipe that names no model can name its modules by role only."""
+    paths = [p for t in recipe.prefetch.targets for p in (t.weight, t.dependency)]
+    paths += [p for s in recipe.superkernel.scopes for p in (s.first, s.last)]
+    path = next((p for p in paths if p.role is None), None)
+    if path is not None or not (recipe.prefetch.targets or recipe.superkernel.enabled):
+        why = f", and `{path.text}` names a module of one" if path is not None else ""
+        report.error(
+            "missing-key",
+            "recipe.model",
+            f"the recipe has no `model`{why}",
+            "Add `model:` to the recipe, or name roles, like layers.{i}@mlp.up (docs/roles.md).",
+        )
 
 
 def check_model(recipe: Recipe, model: str) -> list[Problem]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from models.paths import Pattern, PatternError, parse_pattern
 from models.problems import did_you_mean
+from models.role_names import unknown_role
 from pipeline.reporter import Reporter
 from pipeline.sizes_text import SizeError, parse_size
 from transforms.plan import Port
@@ -70,11 +71,20 @@ def read_path(report: Reporter, key: str, value: Any) -> Pattern | None:
     if not isinstance(value, str):
         report.error("bad-type", key, f"`{name}` is a path, not {value!r}")
         return None
+    return _pattern(report, key, value)
+
+
+def _pattern(report: Reporter, key: str, text: str) -> Pattern | None:
     try:
-        return parse_pattern(value)
+        pattern = parse_pattern(text)
     except PatternError as error:
         report.error("bad-pattern", key, str(error), "Write a dotted path; see docs/recipes.md, Paths.")
         return None
+    help_ = unknown_role(pattern.role) if pattern.role is not None else None
+    if help_ is None:
+        return pattern
+    report.error("unknown-role", key, f"`{pattern.role}` in `{pattern.text}` is no role", help_)
+    return None
 
 
 def read_dependency(report: Reporter, key: str, value: Any) -> tuple[Pattern | None, Port]:
@@ -91,12 +101,7 @@ def read_dependency(report: Reporter, key: str, value: Any) -> tuple[Pattern | N
             f"`:{text}` is no port of a module: write `:output` (the default) or `:input`",
             did_you_mean(text, ports),
         )
-    try:
-        pattern = parse_pattern(path)
-    except PatternError as error:
-        report.error("bad-pattern", key, str(error), "Write a dotted path; see docs/recipes.md, Paths.")
-        return None, port or "output"
-    return pattern, port or "output"
+    return _pattern(report, key, path), port or "output"
 
 
 def read_coefficient(report: Reporter, key: str, value: Any) -> Decimal | None:

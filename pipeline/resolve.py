@@ -140,12 +140,7 @@ def resolve(
     entries.sort(key=lambda e: e.place.event)
     _refuse_overlaps(report, entries, resolver.names)
     if recipe.prefetch.active and not entries and sizes is None and not _any_error(report):
-        report.error(
-            "nothing-left",
-            "recipe.prefetch.targets",
-            f"no target of recipe `{recipe.name}` is left for role `{loaded.deployment.role}`",
-            "Choose a recipe for this role, or another deployment.",
-        )
+        _nothing_left(report, recipe, loaded, resolver.names)
     waiting, most = in_flight([e.place for e in entries], [e.prefetch.max_size for e in entries], len(workload.kernels))
     amounts = {id(entry): amount for entry, amount in zip(entries, waiting, strict=True)}
     if machine is not None and baseline is None and entries:
@@ -205,6 +200,18 @@ def _row(
         window=window,
         crosses=tuple(k.op for k in kernels),
     )
+
+
+def _nothing_left(report: Reporter, recipe: Recipe, loaded: Resolvable, names: Names) -> None:
+    role = loaded.deployment.role
+    if recipe.generic and role == "all":
+        there = ", ".join(f"{name} ({layers})" for name, (layers, _) in names.roles.counts().items()) or "none"
+        message = f"no target of recipe `{recipe.name}` fits model `{loaded.spec.name}`"
+        fix = f"Choose another recipe. The roles of this model, with the number of layers that have them: {there}."
+    else:
+        message = f"no target of recipe `{recipe.name}` is left for role `{role}`"
+        fix = "Choose a recipe for this role, or another deployment."
+    report.error("nothing-left", "recipe.prefetch.targets", message, fix)
 
 
 def _any_error(report: Reporter) -> bool:

@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from models.paths import AnyName, IndexSet, Match, Names, Pattern
@@ -13,12 +12,12 @@ from pipeline.reporter import Reporter
 from pipeline.scope_choice import Choice, choose
 from pipeline.scope_remarks import remark, scope_key
 from pipeline.scope_rows import Placed, ScopeMatch, scope_rows
-from pipeline.scope_savings import launch_savings, step_savings
+from pipeline.scope_savings import with_savings
 from pipeline.scope_spans import Calls
 from pipeline.scope_strategies import STRATEGIES, Part
-from pipeline.superkernel_options import Options, merged
+from pipeline.superkernel_options import Options, check_cores, merged
 from pipeline.superkernel_section import CustomScope
-from pipeline.target_resolver import Resolvable, names_of_role_all
+from pipeline.target_resolver import Resolvable, ever, names_of_role_all
 from transforms.plan import Scope
 
 if TYPE_CHECKING:
@@ -76,6 +75,11 @@ def resolve_scopes(
     section = recipe.superkernel
     if not section.enabled:
         return ScopeResolution()
+    if machine is not None:
+        written = {"recipe.superkernel": section.options}
+        written |= {scope.key: scope.options for scope in section.scopes if section.strategy == "custom"}
+        for key, options in written.items():
+            check_cores(report, f"{key}.options", options, (machine.cores, machine.vector_cores))
     resolver = _Resolver(recipe, loaded, names, Calls(workload), report, tiny)
     choice = None
     strategy = section.strategy
@@ -92,18 +96,10 @@ def resolve_scopes(
     resolver.check_together()
     rows = scope_rows(resolver.placed, resolver.calls, names, resolver.skipped)
     if machine is not None and not tiny:
-        rows = _with_savings(rows, resolver, machine)
+        rows = with_savings(rows, resolver.placed, resolver.calls, machine)
     if not tiny:
         remark(report, recipe, resolver.placed, rows, resolver.calls, names, prefetches)
     return ScopeResolution(tuple(resolver.placed), rows, choice, strategy)
-
-
-def _with_savings(rows: Sequence[ScopeMatch], resolver: "_Resolver", machine: "Machine") -> tuple[ScopeMatch, ...]:
-    launches = launch_savings(resolver.placed, resolver.calls, machine)
-    spans = sorted((p.span for p in resolver.placed), key=lambda s: s.enter)
-    apart = all(not a.overlaps(b) for a, b in pairwise(spans))
-    steps = step_savings(resolver.placed, resolver.calls.workload, machine) if apart else {}
-    return tuple(replace(r, launch_saving=launches.get(r.name), step_saving=steps.get(r.name)) for r in rows)
 
 
 class _Problems:
@@ -173,8 +169,7 @@ class _Resolver:
             skipped += not matches
             numbers: Counter[int | None] = Counter()
             for match in matches:
-                path = scope.last.fill(i if i is not None else match.i, match.captures)
-                last = self.names.locate(path) if path is not None else None
+                last = self._last(scope, match, i if i is not None else match.i)
                 if last is None:
                     skipped += 1
                     continue
@@ -196,6 +191,17 @@ class _Resolver:
         if not placed and not problems.found:
             self._nothing_matched(scope)
 
+    def _last(self, scope: CustomScope, match: Match, i: int | None) -> str | None:
+        """The last module of a scope; of several that a role names, the next that is called."""
+        if scope.last == scope.first:
+            return match.fqn
+        found = self.names.meant(scope.last, i, match.captures)
+        calls = self.calls.workload.calls
+        behind = [
+            n for n in found if n in calls and match.fqn in calls and calls[n][0].exit >= calls[match.fqn][0].exit
+        ]
+        return next(iter(behind or found), None)
+
     def _label(self, scope: CustomScope, match: Match, number: int | None, problems: "_Problems") -> str:
         """The label of one scope: with the layer where the path leaves it open, numbered within the layer."""
         label = scope.label
@@ -211,14 +217,16 @@ class _Resolver:
         """Whether a `*` or `[...]` of the pattern stands for the index of the layer."""
         if match.i is None:
             return False
-        place = match.fqn[len(self.names.layer_list) + 1 :].count(".")  # of the index, from the end
+        place = (
+            0 if pattern.role else match.fqn[len(self.names.layer_list) + 1 :].count(".")
+        )  # of the index, from the end
         return place < len(pattern.segments) and isinstance(pattern.segments[-1 - place], AnyName | IndexSet)
 
     def _check_indices(self, pattern: Pattern, part: str, problems: "_Problems") -> None:
         """Refuse indices of a set that exist nowhere (`[0-70]` of 61 layers)."""
         layers = range(self.names.layer_count) if pattern.uses_layer else (None,)
         for place, segment in enumerate(pattern.segments):
-            if self.tiny or not isinstance(segment, IndexSet):
+            if self.tiny or not isinstance(segment, IndexSet) or pattern.role is not None:
                 continue
             head = Pattern(pattern.text, (*pattern.segments[:place], AnyName()))
             names = {m.fqn.rpartition(".")[2] for i in layers for m in self.names.expand(head, i)}
@@ -270,7 +278,7 @@ class _Resolver:
         return parent
 
     def _nothing_matched(self, scope: CustomScope) -> None:
-        part, pattern = ("last", scope.last) if self._ever(self.names, scope.first) else ("first", scope.first)
+        part, pattern = ("last", scope.last) if ever(self.names, scope.first) else ("first", scope.first)
         if self.tiny:
             self.report.warn(
                 "not-in-tiny",
@@ -280,7 +288,7 @@ class _Resolver:
             )
             return
         role = self.loaded.deployment.role
-        if role != "all" and self._ever(names_of_role_all(self.loaded), pattern):
+        if role != "all" and ever(names_of_role_all(self.loaded), pattern):
             self.report.warn(
                 "role-skipped",
                 f"{scope.key}.{part}",
@@ -288,7 +296,7 @@ class _Resolver:
                 "Leave the scope to a deployment of role `all` or of the other side.",
             )
             return
-        if self._ever(self.names, pattern):
+        if ever(self.names, pattern):
             self.report.error(
                 "no-match",
                 f"{scope.key}.last",
@@ -299,11 +307,6 @@ class _Resolver:
         reason, near = self.names.explain_miss(pattern, parameters=False)
         fix = f"Did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
         self.report.error("no-match", f"{scope.key}.{part}", reason, fix)
-
-    @staticmethod
-    def _ever(names: Names, pattern: Pattern) -> bool:
-        indices = range(names.layer_count) if pattern.uses_layer else (None,)
-        return any(names.expand(pattern, i) for i in indices)
 
     def check_together(self) -> None:
         """Bring the scopes into execution order; refuse overlaps and labels used twice."""

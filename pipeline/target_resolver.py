@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from models.paths import Match, Names, Pattern
+from models.paths import LayerIndex, Match, Names, Pattern
+from models.roles import names_of
 from models.workload import Workload
 from pipeline.legality import Flow, Illegal, Placement, check_dependency, check_target, kind_of_module
 from pipeline.recipe import Recipe, Target
@@ -50,7 +51,7 @@ class TargetResolver:
         sizes: Mapping[str, tuple[int, int]] | None,
     ) -> None:
         self.recipe, self.loaded, self.workload, self.report, self.sizes = recipe, loaded, workload, report, sizes
-        self.names = Names(loaded.module, loaded.root, loaded.layers)
+        self.names = names_of(loaded)
         self.flow = Flow(workload)
         self._full: Names | None = None
 
@@ -69,12 +70,11 @@ class TargetResolver:
         skipped = 0
         problems: dict[str, tuple[str, Illegal, int]] = {}
         for i, match in self._candidates(target):
-            path = target.dependency.fill(i, match.captures) if match is not None else None
-            dependency = self.names.locate(path) if path is not None else None
-            if match is None or dependency is None:
+            found = self.names.meant(target.dependency, i, match.captures) if match is not None else ()
+            if match is None or not found:
                 skipped += 1
                 continue
-            result = self._entry(target, match, dependency, i)
+            result = self._nearest_entry(target, match, found, i)
             if isinstance(result, Entry):
                 entries.append(result)
                 continue
@@ -83,6 +83,12 @@ class TargetResolver:
             problems[illegal.code] = (known[0], known[1], known[2] + 1)
         for part, illegal, count in problems.values():
             where = f" ({count} layers)" if count > 1 else ""
+            if self.recipe.generic and part in ("weight", "dependency"):
+                skipped += count
+                if self.sizes is None:
+                    message = f"skipped{where}: {illegal.message}"
+                    self.report.warn("generic-skipped", f"{target.key}.{part}", message, illegal.fix)
+                continue
             owner = "recipe.prefetch" if part == "coefficient" and target.coefficient is None else target.key
             self.report.error(illegal.code, f"{owner}.{part}", illegal.message + where, illegal.fix)
         if not entries and not problems:
@@ -94,9 +100,12 @@ class TargetResolver:
     def _candidates(self, target: Target) -> Iterator[tuple[int | None, Match | None]]:
         """(layer index, weight) pairs; the weight is None where a layer has none."""
         pattern, layers = target.weight, range(self.names.layer_count)
+        later = _offset(pattern) > _offset(target.dependency)
         if pattern.uses_layer:
             for i in layers:
                 found = self.names.expand(pattern, i)
+                if pattern.role is not None and later:
+                    found = self._first_part(found)
                 yield from ((i, match) for match in found)
                 if not found:
                     yield i, None
@@ -106,6 +115,30 @@ class TargetResolver:
                 yield from ((i, match) for i in layers)
             else:
                 yield match.i, match
+
+    def _first_part(self, matches: list[Match]) -> list[Match]:
+        """Of a layer with several attentions or feed-forwards, the weights of the first: next to the layer before."""
+        parts = [self.names.roles.parts.get(match.fqn, 0) for match in matches]
+        return [match for match, part in zip(matches, parts, strict=True) if part == min(parts)]
+
+    def _nearest_entry(
+        self, target: Target, match: Match, dependencies: tuple[str, ...], i: int | None
+    ) -> Entry | tuple[str, Illegal]:
+        """The entry with the dependency that ends last before the weight is read; a role may name several."""
+        if target.dependency.role is not None:
+            dependencies = tuple(dict.fromkeys(map(self._called, dependencies)))
+        results = [self._entry(target, match, dependency, i) for dependency in dependencies]
+        legal = [result for result in results if isinstance(result, Entry)]
+        return max(legal, key=lambda e: (e.place.producer, -e.place.event)) if legal else results[0]
+
+    def _called(self, fqn: str) -> str:
+        """The module itself or, if its weight goes into something else, the module around it that runs with it."""
+        layer, name = self.names.layer_of(fqn), fqn
+        while name not in self.workload.calls and layer is not None:
+            name = name.rpartition(".")[0]
+            if self.names.layer_of(name) is None or name == f"{self.names.layer_list}.{layer}":
+                return fqn
+        return name
 
     def _entry(self, target: Target, match: Match, dependency: str, i: int | None) -> Entry | tuple[str, Illegal]:
         weight = self._parameter(match.fqn, i)
@@ -234,7 +267,7 @@ class TargetResolver:
             )
             return
         role = self.loaded.deployment.role
-        if role != "all" and _ever(self._role_all(), pattern):
+        if role != "all" and ever(self._role_all(), pattern):
             self.report.warn(
                 "role-skipped",
                 f"{target.key}.{part}",
@@ -242,7 +275,7 @@ class TargetResolver:
                 "Leave the target to a deployment of role `all` or of the other side, or exclude it by `only`.",
             )
             return
-        if _ever(self.names, pattern):
+        if ever(self.names, pattern):
             self.report.error(
                 "no-match",
                 f"{target.key}.dependency",
@@ -252,6 +285,13 @@ class TargetResolver:
             )
             return
         reason, near = self.names.explain_miss(pattern, parameters=part == "weight")
+        if pattern.role is not None and self.recipe.generic:
+            message = f"skipped: no layer of this model has the role `{pattern.role}`"
+            self.report.warn("no-such-role", f"{target.key}.{part}", message)
+            return
+        if pattern.role is not None:
+            self.report.error("no-such-role", f"{target.key}.{part}", reason, "docs/roles.md explains them.")
+            return
         fix = f"Did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else "See the model's names with `list`."
         self.report.error("no-match", f"{target.key}.{part}", reason, fix)
 
@@ -267,12 +307,17 @@ def names_of_role_all(loaded: Any) -> Names:
     from models.loading import load
 
     whole = load(loaded.spec, replace(loaded.deployment, role="all"), loaded.exe_mode, loaded.size)
-    return Names(whole.module, whole.root, whole.layers)
+    return names_of(whole)
 
 
-def _ever(names: Names, pattern: Pattern) -> bool:
+def ever(names: Names, pattern: Pattern) -> bool:
+    """Whether a pattern means anything in any layer."""
     indices: Any = range(names.layer_count) if pattern.uses_layer else (None,)
     return any(names.expand(pattern, i) for i in indices)
+
+
+def _offset(pattern: Pattern) -> int:
+    return next((s.offset for s in pattern.segments if isinstance(s, LayerIndex)), 0)
 
 
 def _holder(parameter: str) -> str:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from models.loading import load, load_deployment, load_spec
-from models.roles import ROLES, Roles, find_roles, unknown_role
+from models.role_names import ROLES, unknown_role
+from models.roles import Roles, find_roles
 from tests.transforms.real_models import load as load_real
 
 
@@ -134,10 +135,38 @@ def test_names_do_not_matter_and_weights_may_lie_loose_in_the_layer(with_cache: 
         "attention.in": ("blocks.1.beta",),
         "attention.out": ("blocks.1.alpha",),
         "feed_forward": ("blocks.1.down", "blocks.1.gate", "blocks.1.up"),
+        "feed_forward.before": ("blocks.1.alpha",),
         "mlp.gate": ("blocks.1.down",),
         "mlp.up": ("blocks.1.gate",),
         "mlp.down": ("blocks.1.up",),
     }
+
+
+def test_what_comes_before_a_feed_forward():
+    found = roles("longcat_flash")
+    assert below(found, 0, "feed_forward.before") == ["self_attn.0.o_proj", "self_attn.1.o_proj"]
+
+
+class Parallel(Layer):
+    """Attention and feed-forward read the same norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        y = self.norm(x)
+        q, k, v = self.beta(y).chunk(3, -1)
+        attention = torch.softmax(q @ torch.cat([k, k]).T, -1) @ torch.cat([v, v]) @ self.alpha
+        return x + attention + self.up(torch.relu(self.down(y)) * self.gate(y))
+
+
+def test_before_a_parallel_feed_forward_comes_the_norm():
+    model = Model()
+    model.blocks = nn.ModuleList(Parallel() for _ in range(2))
+    layer = find_roles(model).layers[0]
+    assert layer["feed_forward.before"] == ("blocks.0.norm",) == layer["norm.feed_forward"]
+    assert layer["attention.out"] == ("blocks.0.alpha",)
 
 
 def test_every_role_is_explained_and_unknown_ones_are_helped():

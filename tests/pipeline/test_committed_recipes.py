@@ -84,10 +84,12 @@ def test_every_committed_recipe_reads_cleanly_and_says_how_to_run_it(name: str) 
     header = (CONF / "recipe" / f"{name}.yaml").read_text().split("name:")[0]
     assert f"recipe={name}" in header
     for group in ("model", "deployment", "hardware", "runtime"):
+        if group == "model" and recipe.generic:
+            continue
         assert (CONF / group / f"{data[group]}.yaml").is_file(), f"{group} {data[group]}"
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [n for n in RECIPES if not n.startswith("generic/")])
 def test_every_committed_recipe_resolves_on_its_own_deployment_full_and_tiny(name: str) -> None:
     result = resolved(name)
     assert errors(result.problems) == []
