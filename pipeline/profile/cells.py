@@ -4,15 +4,15 @@ A clean file goes straight from the disk to polars. Whether it is clean is seen 
 read again line by line (`lines`), which is exact and slower.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from pipeline.profile.columns import Layout
-from pipeline.profile.lines import Lines
+from pipeline.profile.lines import COMMA, NEWLINE, QUOTE, RETURN, Lines
 from pipeline.profile.rows import SCHEMA
 
 ABSENT = "N/A"
@@ -37,14 +37,13 @@ def read_clean(file: Path, layout: Layout, skip: int) -> pl.DataFrame | None:
         empty_string_is_null=False,
         glob=False,
     )
-    with ThreadPoolExecutor(1) as pool:
-        lines = pool.submit(_count_lines, file)
-        try:
-            frame = read(schema={**_text(layout), **_numbers(names, but=last)})
-        except pl.exceptions.PolarsError:
-            return None
-        if frame.height != lines.result() - skip or not (frame[last] != "").fill_null(False).all():
-            return None
+    lines = _count_lines(file)
+    try:
+        frame = read(schema={**_text(layout), **_numbers(names, but=last)}) if lines else None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+    if frame is None or frame.height != lines - skip or not (frame[last] != "").fill_null(False).all():
+        return None
     if last in names:
         frame = frame.with_columns(pl.when(pl.col(last) != ABSENT).then(last))
     return frame.select(pl.int_range(skip + 1, skip + 1 + pl.len()).alias("line"), *names).rename(names)
@@ -86,10 +85,27 @@ def _numbers(names: dict[str, str], but: str = "") -> dict[str, pl.DataType]:
 
 
 def _count_lines(file: Path) -> int:
-    """Number of lines, a last one without a newline included."""
-    count, last = 0, b"\n"
+    """Number of lines, a last one without a newline included; 0 if a line ends in a field that is one quote only.
+
+    At such a field polars does not raise, it panics.
+    """
+    count, before = 0, np.full(3, NEWLINE, np.uint8)
     with file.open("rb", buffering=0) as data:
         while block := data.read(BLOCK):
-            count += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
-            last = block[-1:]
-    return count + (last != b"\n")
+            text = np.concatenate([before, np.frombuffer(block, np.uint8)])
+            ends = np.flatnonzero(text[3:] == NEWLINE) + 3
+            count += len(ends)
+            if _lone_quote(text, ends):
+                return 0
+            before = text[-3:]
+    if before[-1] == NEWLINE:
+        return count
+    return 0 if _lone_quote(before, np.array([3])) else count + 1
+
+
+def _lone_quote(text: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> bool:
+    """Whether some line that ends before one of `ends` has a quote as its last field, a carriage return aside."""
+    last, one_before, two_before = text[ends - 1], text[ends - 2], text[ends - 3]
+    bare = (last == QUOTE) & ((one_before == COMMA) | (one_before == NEWLINE))
+    returned = (last == RETURN) & (one_before == QUOTE) & ((two_before == COMMA) | (two_before == NEWLINE))
+    return bool((bare | returned).any())

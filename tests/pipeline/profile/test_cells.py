@@ -50,6 +50,15 @@ def test_anything_doubtful_does_not(tmp_path: Path, body: str):
     assert both(path, SMALL)[0] is None
 
 
+@pytest.mark.parametrize("end", ['"', '"\n', '"\r\n', 'a,1,2,"', 'a,1,2,"\n', 'a,1,2,"\r\n', 'x"y,1,2,"\na,1,2,3\n'])
+def test_polars_is_not_asked_for_what_makes_it_panic(tmp_path: Path, end: str, capfd: pytest.CaptureFixture[str]):
+    """A line that ends in a field of one quote: found by `make fuzz`."""
+    path = tmp_path / "k.csv"
+    path.write_text(",".join(SMALL) + "\na,1,2,3\n" + end, newline="")
+    assert both(path, SMALL)[0] is None
+    assert capfd.readouterr().err == ""
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
