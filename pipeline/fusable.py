@@ -21,28 +21,38 @@ class Unfusable:
         fuses: `never`, or `sometimes`: in some versions or settings.
         why: the reason.
         source: where that is from.
+        why_zh: the reason in Chinese.
     """
 
     ops: tuple[str, ...]
     fuses: Fuses
     why: str
     source: str
+    why_zh: str
 
 
 UNFUSABLE: tuple[Unfusable, ...] = (
-    Unfusable(("Cast",), "never", "TBE kernel", "reports of torchair users; strict-scope-check lists it"),
+    Unfusable(("Cast",), "never", "TBE kernel", "reports of torchair users; strict-scope-check lists it", "TBE 算子"),
     Unfusable(
         ("StridedSlice", "StridedSliceV2", "StridedSliceD"),
         "never",
         "TBE kernel",
         "reports of torchair users; strict-scope-check lists it",
+        "TBE 算子",
     ),
-    Unfusable(("Add",), "sometimes", "does not fuse in some versions of CANN", "reports of torchair users"),
+    Unfusable(
+        ("Add",),
+        "sometimes",
+        "does not fuse in some versions of CANN",
+        "reports of torchair users",
+        "部分 CANN 版本不支持融合",
+    ),
     Unfusable(
         ("FusedInferAttentionScore", "IncreFlashAttention"),
         "sometimes",
         "does not fuse if its tiling sinks to the device (tiling sink is on)",
         "torchair: tiling-sink kernels are excluded; the setting is not part of this configuration",
+        "Tiling 下沉时不支持融合",
     ),
 )
 _BY_OP = {op: entry for entry in UNFUSABLE for op in entry.ops}
@@ -60,6 +70,12 @@ def why_not(op: str) -> str:
     """Why kernels of this operator cut a SuperKernel, "" if they do not."""
     entry = _BY_OP.get(op)
     return entry.why if entry is not None else ""
+
+
+def why_not_zh(op: str) -> str:
+    """`why_not` in Chinese; host and peer time are of no table."""
+    entry = _BY_OP.get(op)
+    return entry.why_zh if entry is not None else "主机或对端耗时"
 
 
 def runs(kernels: Sequence[Kernel], sometimes: bool = True) -> list[list[int]]:

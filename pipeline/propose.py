@@ -5,15 +5,36 @@ import re
 import shlex
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.problems import Problem, RefusedError
 from pipeline.environment import interpreter_problems
 from pipeline.experiment import Prepared
+from pipeline.scope_choice import PROS_AND_CONS
 from pipeline.sizes_text import approximate_size
 from pipeline.validate import setting
 
+if TYPE_CHECKING:
+    from pipeline.resolve import Resolution
+
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
+_POINT = re.compile(r"(self\.)?npu_prefetch\(|(with )?superkernel_scope\(")
+_OPEN = re.compile(r"superkernel_scope\([^)]*\Z")
+_PREFETCH_SWITCH = (
+    "`enable_prefetch` of the configuration (default off) -> `config.enable_prefetch` -> each class's `__init__` "
+    "(`self.enable_prefetch`) -> `forward`, where a call is made in decode only. The model's `__init__` refuses "
+    "prefetch in a graph mode without multi-stream, and in an execution mode that has no prefetch."
+)
+_SCOPE_SWITCH = (
+    "`enable_superkernel` of the configuration (default off) -> `config.enable_superkernel` -> each class's `__init__` "
+    "(`self.enable_superkernel`) -> `forward`, where a scope is opened in decode only. The model's `__init__` refuses "
+    "an execution mode without SuperKernel."
+)
+_PREFETCH_NEXT = (
+    "Confirm or change it: another size (`recipe.prefetch.coefficient=0.5`), fewer targets "
+    "(`recipe.prefetch.only=[...]`), another dependency (`recipe.prefetch.targets.NAME.dependency=...`)."
+)
+_SCOPE_NEXT = "Confirm or change the scopes: `recipe.superkernel.strategy=...`, or `custom` with scopes of your own."
 
 
 def run_propose(prepared: Prepared, typed: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
@@ -57,8 +78,9 @@ def patch_hash(plan_hash: str, diff: str, *contents: str) -> str:
 
 
 def insertion_points(diff: str) -> list[tuple[int, str]]:
-    """(line in the new file, text) of every added `npu_prefetch` call."""
-    points, line = [], 0
+    """(line in the new file, text) of every added `npu_prefetch` call and `superkernel_scope`."""
+    points: list[tuple[int, str]] = []
+    line, opened = 0, False
     for row in diff.splitlines():
         hunk = _HUNK.match(row)
         if hunk:
@@ -66,8 +88,12 @@ def insertion_points(diff: str) -> list[tuple[int, str]]:
         elif row.startswith("+++") or row.startswith("---"):
             continue
         elif row.startswith(("+", " ")):
-            if row.startswith("+") and re.match(r"\s*(self\.)?npu_prefetch\(", row[1:]):
-                points.append((line, row[1:].strip()))
+            text = row[1:].strip()
+            if opened:  # a scope over several lines
+                points[-1] = (points[-1][0], f"{points[-1][1]}{'' if points[-1][1].endswith('(') else ' '}{text}")
+            elif row.startswith("+") and _POINT.match(text):
+                points.append((line, text))
+            opened = bool(points) and (opened or row.startswith("+")) and _OPEN.search(points[-1][1]) is not None
             line += 1
     return points
 
@@ -77,37 +103,31 @@ def _markdown(
 ) -> str:
     experiment, resolution = prepared.experiment, prepared.resolution
     where = ", ".join(f"{key} `{value}`" for key, value in setting(prepared).items())
-    rows = [
-        f"| {m.target} | `{m.weight}` | `{m.dependency}` | {m.matched} | {approximate_size(m.theoretical_size)} "
-        f"| {approximate_size(m.max_size)} | {_basis(m.coefficient)} | {_window(m)} |"
-        for m in resolution.matches
+    scopes = bool(resolution.plan.scopes)
+    prefetch = bool(resolution.plan.prefetch) or not scopes
+    levers = [*(["weight prefetch"] * prefetch), *(["SuperKernel scopes"] * scopes)]
+    sweeps = [
+        *([("recipe.prefetch.coefficient", _steps(experiment.recipe.prefetch.coefficient))] * prefetch),
+        *([("recipe.superkernel.strategy", "attention,moe,decoder_layers,auto")] * scopes),
     ]
     warnings = [f"- {p.message}{' ' + p.fix if p.fix else ''}" for p in prepared.problems]
     lines = [
-        f"# Proposal: weight prefetch for {experiment.model.name}",
+        f"# Proposal: {' and '.join(levers)} for {experiment.model.name}",
         "",
         f"For {where}. Patch hash `{digest}` (plan, diff and content of every touched file).",
         "Nothing was written. Sizes are exact, windows are modelled; no NPU was used.",
         "",
-        "## Targets, sizes and dependencies",
-        "",
-        "| target | weight | starts after | layers | whole weight | max_size | size from | window, modelled |",
-        "|---|---|---|---|---|---|---|---|",
-        *rows,
-        "",
-        f"{len(resolution.plan.prefetch)} calls per decode step, none in prefill; at most "
-        f"{approximate_size(resolution.in_flight)} copied and not yet read.",
-        "",
+        *(_targets(resolution) if prefetch else ()),
+        *(_scopes(resolution) if scopes else ()),
         "## Files that change",
         "",
         f"- `{name}`",
         "",
         "## How the switch gets to the calls",
         "",
-        "`enable_prefetch` of the configuration (default off) -> `config.enable_prefetch` -> each class's `__init__` "
-        "(`self.enable_prefetch`) -> `forward`, where a call is made in decode only. The model's `__init__` refuses "
-        "prefetch in a graph mode without multi-stream, and in an execution mode that has no prefetch. Declared here: "
-        f"exe_mode `{experiment.exe_mode}`, multi_stream {experiment.deployment.multi_stream}.",
+        *([_PREFETCH_SWITCH] if prefetch else ()),
+        *([_SCOPE_SWITCH] if scopes else ()),
+        f"Declared here: exe_mode `{experiment.exe_mode}`, multi_stream {experiment.deployment.multi_stream}.",
         "",
         "## Insertion points",
         "",
@@ -122,24 +142,66 @@ def _markdown(
         "",
         "## Next",
         "",
-        "Confirm or change it: another size (`recipe.prefetch.coefficient=0.5`), fewer targets "
-        "(`recipe.prefetch.only=[...]`), another dependency "
-        "(`recipe.prefetch.targets.NAME.dependency=...`). Then sweep:",
+        *([_PREFETCH_NEXT] if prefetch else ()),
+        *([_SCOPE_NEXT] if scopes else ()),
+        "Then sweep:",
         "",
         "```",
-        _sweep(
-            typed or [f"recipe={experiment.recipe.name}", f"deployment={experiment.deployment.name}"],
-            experiment.recipe.prefetch.coefficient,
+        *(
+            _sweep(
+                typed or [f"recipe={experiment.recipe.name}", f"deployment={experiment.deployment.name}"], key, steps
+            )
+            for key, steps in sweeps
         ),
         "```",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _sweep(typed: Sequence[str], start: Decimal) -> str:
+def _targets(resolution: "Resolution") -> list[str]:
+    return [
+        "## Targets, sizes and dependencies",
+        "",
+        "| target | weight | starts after | layers | whole weight | max_size | size from | window, modelled |",
+        "|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {m.target} | `{m.weight}` | `{m.dependency}` | {m.matched} | {approximate_size(m.theoretical_size)} "
+            f"| {approximate_size(m.max_size)} | {_basis(m.coefficient)} | {_window(m)} |"
+            for m in resolution.matches
+        ),
+        "",
+        f"{len(resolution.plan.prefetch)} calls per decode step, none in prefill; at most "
+        f"{approximate_size(resolution.in_flight)} copied and not yet read.",
+        "",
+    ]
+
+
+def _scopes(resolution: "Resolution") -> list[str]:
+    found = resolution.scopes
+    why = [f"Chosen by `auto`: {found.choice.why.en}.", ""] if found.choice is not None else []
+    return [
+        f"## SuperKernel scopes, strategy {found.strategy}",
+        "",
+        f"{PROS_AND_CONS[found.strategy].en.capitalize()}.",
+        "",
+        *why,
+        "| scope | first | last | scopes | kernels | launches saved | options |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {r.name} | `{r.first}` | `{r.last}` | {r.matched} | {r.kernels} | {r.launches_saved} "
+            f"| {f'`{r.options}`' if r.options else 'none'} |"
+            for r in resolution.scope_matches
+        ),
+        "",
+    ]
+
+
+def _steps(start: Decimal) -> str:
     """The specification's 0.5 -> 0.7 -> 1.0, or the same steps from a recipe that starts lower."""
-    key = "recipe.prefetch.coefficient"
-    steps = "0.5,0.7,1.0" if start >= Decimal("0.5") else f"{start},{start * 2},{min(start * 4, Decimal(1))}"
+    return "0.5,0.7,1.0" if start >= Decimal("0.5") else f"{start},{start * 2},{min(start * 4, Decimal(1))}"
+
+
+def _sweep(typed: Sequence[str], key: str, steps: str) -> str:
     kept = [word for word in typed if word.lstrip("+").partition("=")[0] not in (key, "format")]
     return shlex.join(["npu-recipes", "-m", *kept, f"{key}={steps}"])
 

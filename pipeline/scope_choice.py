@@ -143,7 +143,8 @@ def _candidate(strategy: str, parts: Sequence[Part], calls: Calls, options: Opti
 
 
 def _said(candidate: Candidate) -> str:
-    text = f"{candidate.strategy} saves {candidate.launches_saved} launches in {candidate.scopes} scopes"
+    scopes = f"{candidate.scopes} scope{'' if candidate.scopes == 1 else 's'}"
+    text = f"{candidate.strategy} saves {candidate.launches_saved} launches in {scopes}"
     return text + (" but serialises streams" if candidate.serialises else "")
 
 

@@ -1,6 +1,8 @@
 """What scopes are expected to save: launches by arithmetic, and the whole effect by a simulated step. Modelled."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +10,7 @@ import numpy as np
 from models.workload import Kernel, Workload
 from pipeline.figures import Figure
 from pipeline.fusable import runs
-from pipeline.scope_rows import Placed, by_name
+from pipeline.scope_rows import Placed, ScopeMatch, by_name
 from pipeline.scope_spans import Calls, fused_scope
 
 if TYPE_CHECKING:
@@ -17,6 +19,17 @@ if TYPE_CHECKING:
 
 _DRAWS = 64
 _BAND = (0.10, 0.90)
+
+
+def with_savings(
+    rows: Sequence[ScopeMatch], placed: Sequence[Placed], calls: Calls, machine: "Machine"
+) -> tuple[ScopeMatch, ...]:
+    """The rows with both savings; scopes that overlap are refused and have no step to simulate."""
+    launches = launch_savings(placed, calls, machine)
+    spans = sorted((p.span for p in placed), key=lambda s: s.enter)
+    apart = all(not a.overlaps(b) for a, b in pairwise(spans))
+    steps = step_savings(placed, calls.workload, machine) if apart else {}
+    return tuple(replace(r, launch_saving=launches.get(r.name), step_saving=steps.get(r.name)) for r in rows)
 
 
 def launch_savings(placed: Sequence[Placed], calls: Calls, machine: "Machine") -> dict[str, Figure]:

@@ -113,6 +113,15 @@ def read_options(report: Reporter, key: str, data: Any) -> Options:
     return tuple(found.items())
 
 
+def check_cores(report: Reporter, key: str, options: Options, there: tuple[int, int]) -> None:
+    """Refuse more (AIC, AIV) cores than the machine has."""
+    given = dict(options)
+    for name, most in zip(CORE_NUMBERS, there, strict=True):
+        if name in given and int(given[name]) > most:
+            message = f"`{name}` is {given[name]}, but the machine has {most} such cores"
+            report.error("out-of-range", f"{key}.{name}", message, f"Give at most {most}, or leave it out for all.")
+
+
 def merged(base: Options, more: Options) -> Options:
     """`more` over `base`."""
     return tuple({**dict(base), **dict(more)}.items())
@@ -143,5 +152,7 @@ def _check_ratio(report: Reporter, key: str, found: Mapping[str, str]) -> None:
             "bad-core-ratio",
             f"{key}.{CORE_NUMBERS[1]}",
             f"{aic} AIC to {aiv} AIV cores is none of the ratios {ratios}",
-            f"With {aic or aiv} AIC cores write 0, {aic or aiv} or {2 * (aic or aiv)} AIV cores, or 0 AIC cores.",
+            f"With {aic or aiv} AIC cores write 0, {aic or aiv} or {2 * (aic or aiv)} AIV cores, or 0 AIC cores."
+            if aic or aiv
+            else "Leave both out for all cores.",
         )

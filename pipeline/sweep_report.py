@@ -44,12 +44,14 @@ def write_report(result: "RunResult", command: str) -> None:
     plots = _plots(trials)
     for name, svg in plots.items():
         outputs.write_text(directory / name, svg)
+    rows = [_row(trial, directory) for trial in trials]
     context = {
         "title": result.heading,
         "status": result.status,
         "command": command,
         "names": varying_names(trials),
-        "rows": [_row(trial, directory) for trial in trials],
+        "rows": rows,
+        "ranking": _ranking(rows),
         "targets": _targets(trials),
         "labels": [trial.get("label") for trial in trials],
         "problems": [str(p) for p in result.problems],
@@ -104,6 +106,13 @@ def _row(trial: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "rungs": rungs(trial).split("\n"),
         "verdict": trial.get("verdict") or {},
     }
+
+
+def _ranking(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of trials with a gain, the largest first, each with its distance to that one."""
+    with_gain = [(float(found["value"]), row) for row in rows if (found := figure(row["trial"], "delta.step"))]
+    with_gain.sort(key=lambda pair: -pair[0])
+    return [{**row, "behind": number({"value": with_gain[0][0] - gain}, 2)} for gain, row in with_gain]
 
 
 def _targets(trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

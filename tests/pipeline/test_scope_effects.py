@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.assess import assess
+from pipeline.fusable import UNFUSABLE
 from pipeline.recipe import parse_recipe
 from pipeline.record import Assessment, Rung, TrialRecord
 from pipeline.report import report_files
@@ -204,6 +205,8 @@ def test_the_superkernel_report_follows_the_template_and_marks_what_is_modelled(
         "## 结论",
         "## 使用说明",
     ]
+    cast = superkernel_markdown(record("moe", language="zh")[0], date(2026, 1, 2))
+    assert cast is not None and not [why for why in (e.why for e in UNFUSABLE) if why in cast]
     for words in ("模型:toy", "Scope 策略:chains", "优化日期:2026-01-02", "enable_superkernel: True", "模型推算"):
         assert words in text, words
     assert f"{forecast.baseline.value / 1000:.3f}" in text and "bash infer.sh" in text

@@ -450,6 +450,15 @@ def test_savings_are_launches_times_what_a_launch_costs_and_the_simulated_step_a
     assert experts.step_saving.value <= experts.launch_saving.value + 1e-9
 
 
+def test_more_cores_than_the_machine_has_are_refused() -> None:
+    machine = load_machine("atlas_a3")
+    cores = {"debug-aic-num": machine.cores, "debug-aiv-num": machine.vector_cores}
+    assert errors(run("moe", machine=machine, options=cores)) == []
+    more = {name: 2 * count for name, count in cores.items()}
+    keys = {p.key for p in errors(run(scopes={"moe": {**MOE, "options": more}}, machine=machine))}
+    assert keys == {f"recipe.superkernel.scopes.moe.options.{name}" for name in cores}
+
+
 def test_rows_are_json() -> None:
     data = run("moe", machine=load_machine("atlas_a3")).scope_matches[0].to_json()
     assert data["fusable_share"] == 1.0 and data["launch_saving"]["provenance"] == "modelled"

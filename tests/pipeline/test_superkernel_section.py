@@ -111,6 +111,11 @@ def test_ratios_of_cores(aic: int, aiv: int) -> None:
     assert problems == []
 
 
+def test_no_cores_at_all_is_no_ratio() -> None:
+    _, problems = parsed({"options": {"debug-aic-num": 0, "debug-aiv-num": 0}})
+    assert [(p.code, p.fix) for p in problems] == [("bad-core-ratio", "Leave both out for all cores.")]
+
+
 def test_the_options_of_a_scope_win() -> None:
     assert merged((("a", "1"), ("b", "1")), (("b", "0"), ("c", "1"))) == (("a", "1"), ("b", "0"), ("c", "1"))
 

@@ -50,6 +50,11 @@ def test_a_sweep_leaves_one_directory_per_trial_and_its_reports(app: App):
     assert [row["delta.step [%]"] for row in rows] == ["0.5", "0.7", "1.0"]
     html = (sweep / "report.html").read_text()
     assert html.count("<svg") == 2 and "modelled" in html and "router" in html
+    ranking = (sweep / "report.md").read_text().split("## Ranking")[1].split("##")[0].splitlines()
+    ranked = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ranking if line.startswith("| ")]
+    assert [row[1] for row in ranked[-3:]] == ["coefficient=1.0", "coefficient=0.7", "coefficient=0.5"]
+    assert [row[3] for row in ranked[-3:]] == ["0.00", "0.30", "0.50"]
+    assert "<h2>Ranking</h2>" in html
 
 
 def test_the_trials_configuration_is_in_plain_yaml(app: App):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli import main
 from tests.pipeline.real_conf import LONGCAT, SMALL, call
 
 MIB = 1 << 20
@@ -72,3 +73,18 @@ def test_a_proposal_shows_the_diff_its_places_and_a_hash_of_both(capsys):
     assert data["files"] == ["models/longcat_flash.py"]
     lines = data["diff"].splitlines()
     assert sum(line.lstrip("+ ").startswith("npu_prefetch(") for line in lines) == len(data["insertion_points"]) == 10
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_proposal_shows_the_scopes_and_what_to_sweep_next(prefetch, capsys):
+    words = ("recipe=longcat_flash/decode_full", *SMALL[1:], f"recipe.prefetch.enabled={str(prefetch).lower()}")
+    _, data = call(capsys, "propose", *words)
+    places = [p["text"] for p in data["insertion_points"] if "superkernel_scope(" in p["text"]]
+    assert len(places) == 3 and all('"stream-fusion=1"' in place for place in places)
+    assert main(["propose", *words]) == 0
+    text = capsys.readouterr().out
+    assert "SuperKernel scopes for longcat_flash" in text.split("\n")[0]
+    assert "## SuperKernel scopes, strategy custom" in text and "`config.enable_superkernel`" in text
+    assert "recipe.superkernel.strategy=attention,moe,decoder_layers,auto" in text
+    for words_of_prefetch in ("weight prefetch", "## Targets", "`config.enable_prefetch`", "coefficient=0.5,0.7,1.0"):
+        assert (words_of_prefetch in text) == prefetch, words_of_prefetch
