@@ -2,6 +2,7 @@
 
 import csv
 import os
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +84,7 @@ def read_profiles(path: str | os.PathLike[str], options: ReadOptions | None = No
     for found in search.tables:
         parts = [part for file in found.files if (part := _read_file(file, problems)) is not None]
         profiles += _profiles(found, [part for part in parts if part.kernels.height])
+    profiles = _told_apart(profiles, root)
     if options.trace:
         profiles = _traced(profiles, problems)
     if not profiles:
@@ -180,6 +182,17 @@ def _profiles(found: Found, parts: list[_Part]) -> list[Profile]:
             )
         )
     return profiles
+
+
+def _told_apart(profiles: list[Profile], root: Path) -> list[Profile]:
+    """Profiles of the same rank and device, as of two captures, told apart by their folder."""
+    times = Counter((profile.rank, profile.device) for profile in profiles)
+    return [
+        replace(profile, where=profile.source.relative_to(root).parent.as_posix())
+        if times[profile.rank, profile.device] > 1 and root in profile.source.parents
+        else profile
+        for profile in profiles
+    ]
 
 
 def _traced(profiles: list[Profile], problems: list[Problem]) -> list[Profile]:

@@ -96,6 +96,7 @@ class Profile:
         has_ratios: some kernel has pipe ratios (mte2 among them).
         files: every file the rows come from: more than one for a sliced op_summary.
         first_rows: index of the first row of each of `files`.
+        where: where under the searched folder it lies, if another profile has the same rank and device; else "".
     """
 
     source: Path
@@ -110,14 +111,16 @@ class Profile:
     has_ratios: bool
     files: tuple[Path, ...] = ()
     first_rows: tuple[int, ...] = ()
+    where: str = ""
 
     @property
     def label(self) -> str:
-        """`rank 3, device 1`, as far as known, else the file's name."""
+        """`rank 3, device 1`, as far as known, else the file's name; with its folder where that is not unique."""
         parts = [
             f"{word} {value}" for word, value in (("rank", self.rank), ("device", self.device)) if value is not None
         ]
-        return ", ".join(parts) or self.source.name
+        name = ", ".join(parts) or self.source.name
+        return f"{name} ({self.where})" if self.where else name
 
     def place(self, row: int) -> str:
         """`file:line` of a row of `kernels`."""

@@ -56,6 +56,19 @@ def test_a_parent_of_many_ranks_in_order_of_rank(tmp_path: Path):
     assert [rank for rank, _ in found(tmp_path)] == [0, 2, 10]
 
 
+def test_two_captures_of_one_rank_are_told_apart(tmp_path: Path):
+    run(tmp_path / "before" / "rank0", rank=0)
+    run(tmp_path / "after" / "rank0", rank=0)
+    run(tmp_path / "after" / "rank1", rank=1)
+    labels = [profile.label for profile in read_profiles(tmp_path).profiles]
+    output = "ASCEND_PROFILER_OUTPUT"
+    assert labels == [
+        f"rank 0, device 0 (after/rank0/{output})",
+        f"rank 0, device 0 (before/rank0/{output})",
+        "rank 1, device 0",
+    ]
+
+
 def test_a_renamed_table_is_found_by_its_columns_and_others_are_not(tmp_path: Path):
     write(tmp_path / "step3.CSV", row())
     (tmp_path / "op_statistic.csv").write_text("OP Type,Core Type,Count\nMatMul,AI_CORE,1\n")
