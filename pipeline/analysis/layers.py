@@ -7,7 +7,7 @@ import numpy as np
 
 # Every period is tried in a sequence of at most so many kernels, else only the distances between equal kernels.
 _TRY_ALL = 4000
-_FEWEST = 4  # kernels that a stretch of layers has at least
+_FEWEST = 4  # kernels that a layer has at least; less is a repeated operator
 _DEPTH = 4  # stretches beside the longest one that are looked for: dense layers before the MoE layers, say
 
 
@@ -60,7 +60,7 @@ def _longest(values: np.ndarray) -> Block | None:
             break
         first, length = _run(values[:-period] == values[period:])
         layers = 1 + length // period
-        if layers < 2 or layers * period < _FEWEST:
+        if layers < 2:
             continue
         if best is None or layers * period > best.layers * best.period:
             best = Block(first, period, layers)
@@ -70,12 +70,12 @@ def _longest(values: np.ndarray) -> Block | None:
 def _periods(values: np.ndarray) -> list[int]:
     n = len(values)
     if n <= _TRY_ALL:
-        return list(range(1, n // 2 + 1))
+        return list(range(_FEWEST, n // 2 + 1))
     order = np.argsort(values, kind="stable")
     equal = values[order][1:] == values[order][:-1]
     gaps, counts = np.unique(np.diff(order)[equal], return_counts=True)
     common = gaps[np.argsort(-counts * gaps, kind="stable")[:64]]
-    return sorted(int(g) for g in common if g <= n // 2)
+    return sorted(int(g) for g in common if _FEWEST <= g <= n // 2)
 
 
 def _run(equal: np.ndarray) -> tuple[int, int]:

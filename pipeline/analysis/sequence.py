@@ -118,7 +118,9 @@ def sequence(classified: "pl.DataFrame", operators: OperatorTable) -> Sequence:
     )
 
 
-def critical_path(start: np.ndarray, end: np.ndarray, stream: np.ndarray, waits: float) -> tuple[np.ndarray, np.ndarray]:
+def critical_path(
+    start: np.ndarray, end: np.ndarray, stream: np.ndarray, waits: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Per kernel what it follows on its critical path, and the one before it on its stream; -1 if none.
 
     Args:

@@ -9,6 +9,8 @@ A profile has millions of kernels: everything here is a handful of passes over a
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipeline.analysis.layers import find_blocks
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -54,8 +56,12 @@ def find_steps(kernels: "pl.DataFrame") -> Steps:
         step = pl.Series("step", starts.search_sorted(kernels["start_us"], side="right")).cast(pl.Int64) - 1
         numbered = _placed(kernels.with_columns(step.set(step < 0, None)))
         alike = prints(numbered.filter(pl.col("step").is_not_null()))
-        most = alike.group_by("print").agg(pl.len().alias("steps"), pl.col("kernels").sum()).sort("kernels")[-1]
-        if most["steps"][0] > 1 and 2 * most["kernels"][0] >= numbered.height:
+        most = alike.group_by("print").agg(
+            pl.len().alias("steps"), pl.col("kernels").sum(), pl.col("step").min().alias("first")
+        )
+        most = most.sort("kernels", "first")[-1]
+        enough = most["steps"][0] > 1 and 2 * most["kernels"][0] >= numbered.height
+        if enough and not _only_layers(numbered, most["first"][0]):
             return Steps(numbered, "repetition", numbered["step"].null_count())
     return Steps(_placed(whole), "none", 0)
 
@@ -87,6 +93,22 @@ def prints(kernels: "pl.DataFrame") -> "pl.DataFrame":
         pl.col("start_us").min().alias("begin"),
         ((pl.col("start_us") + pl.col("duration_us")).max() - pl.col("start_us").min()).alias("time"),
     )
+
+
+def _only_layers(kernels: "pl.DataFrame", step: int) -> bool:
+    """Whether what repeats are the layers of a single step.
+
+    A step has layers of its own. If what repeats has none, and there are kernels (embedding, head) that come only
+    before the first or after the last repetition, these belong to the step, and the repetitions are its layers.
+    """
+    import polars as pl
+
+    inside = kernels.filter(pl.col("step") == step)
+    lanes = [lane["ident"].to_numpy() for lane in inside.partition_by("lane")]
+    if any(2 * b.period * b.layers >= len(lane) and b.period > 1 for lane in lanes for b in find_blocks(lane)):
+        return False
+    at_ends = kernels.filter(pl.col("step").is_null() | (pl.col("step") == kernels["step"].max()))
+    return not at_ends["ident"].is_in(inside["ident"].implode()).all()
 
 
 def _step_starts(kernels: "pl.DataFrame") -> "pl.Series | None":

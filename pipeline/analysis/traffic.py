@@ -152,17 +152,15 @@ def _grouped(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpe
     experts, first, second = weight.logical
     k, packed = x.logical[-1], _PACKED.get(weight.dtype, 1)
     padded = weight.logical != weight.shape
-    sides = [
-        (a, b * packed)
-        for a, b in ((first, second), (second, first))
-        if _same(k, a, padded) or _same(k, a * packed, padded)
-    ]
+    sides = [b for a, b in ((first, second), (second, first)) if _same(k, a, padded) or _same(k, a * packed, padded)]
     if not sides:
         shapes = " by ".join("x".join(map(str, t.shape)) for t in (x, weight))
         return Traffic(known=False, issue=f"inconsistent: K disagrees between the inputs, {shapes}")
     out = _at(outputs, 0)
-    matching = [n for _, n in sides if out and out.logical and out.logical[-1] in (n, n // 2, n // packed)]
-    n = (matching or [n for _, n in sides])[0]
+    width = out.logical[-1] if out is not None and out.logical else 0
+    # The output has N columns; half of them where SwiGLU is fused; more than are stored where 4 bits are packed.
+    fits = [n * f for f in (1, packed) for n in sides if n * f == width] or [n for n in sides if n == 2 * width]
+    n = (fits or sides)[0]
     rows = math.prod(x.logical) // k
     stored = _bytes([weight])
     # Equal routing leaves (1 - 1/E)^rows of the experts without a token.
