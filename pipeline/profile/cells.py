@@ -12,10 +12,11 @@ import numpy.typing as npt
 import polars as pl
 
 from pipeline.profile.columns import Layout
-from pipeline.profile.lines import COMMA, NEWLINE, QUOTE, RETURN, Lines
+from pipeline.profile.lines import Lines
 from pipeline.profile.rows import SCHEMA
 
 ABSENT = "N/A"
+COMMA, QUOTE, NEWLINE, RETURN = b',"\n\r'
 BLOCK = 1 << 24  # bytes
 
 

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.simulator.engine import compiled
-
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-COMMA, QUOTE, NEWLINE, RETURN = b',"\n\r'
 WORTH_THREADS = 1 << 22  # bytes
 LONGEST = 1 << 20  # bytes; a line beyond this is rubbish, whatever is in it
 
@@ -74,51 +71,16 @@ def parseable(data: bytes, start: int, skip: int, fields: int) -> Lines:
 
 
 def _judged(text: Bytes, data: bytes, start: int, fields: int) -> tuple[Flags, Integers]:
-    """`_judge`, by two threads where that is worth starting them."""
+    """`judge.judge`, by two threads where that is worth starting them."""
+    from pipeline.profile.judge import judge  # loads numba, which a clean file does without
+
     middle = data.find(b"\n", (start + len(data)) // 2) + 1
     if len(data) < WORTH_THREADS or not start < middle < len(data):
-        return _judge(text, start, len(data), fields)
+        return judge(text, start, len(data), fields, LONGEST)
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(_judge, text, middle, len(data), fields)
-        wrong, ends = _judge(text, start, middle, fields)
+        second = pool.submit(judge, text, middle, len(data), fields, LONGEST)
+        wrong, ends = judge(text, start, middle, fields, LONGEST)
         return np.concatenate([wrong, second.result()[0]]), np.concatenate([ends, second.result()[1]])
-
-
-@compiled
-def _judge(text: Bytes, start: int, stop: int, fields: int) -> tuple[Flags, Integers]:
-    """Whether each line needs a closer look, and the byte after its end.
-
-    It does unless it has the right number of fields and every quote opens a field, closes one, or stands beside
-    another quote: then all CSV parsers agree about it.
-    """
-    count = 0
-    for at in range(start, stop):
-        count += text[at] == NEWLINE
-    wrong = np.zeros(count, np.bool_)
-    ends = np.zeros(count, np.int64)
-    line = commas = 0
-    begin = start
-    quoted = odd = False
-    for at in range(start, stop):
-        byte = text[at]
-        if byte == COMMA:
-            if not quoted:
-                commas += 1
-        elif byte == QUOTE:
-            if quoted:
-                after = text[at + 1]
-                odd |= after != COMMA and after != QUOTE and after != NEWLINE and after != RETURN
-            elif at > begin:
-                odd |= text[at - 1] != COMMA and text[at - 1] != QUOTE
-            quoted = not quoted
-        elif byte == NEWLINE:
-            wrong[line] = quoted or odd or commas != fields - 1 or at - begin > LONGEST
-            ends[line] = at + 1
-            line += 1
-            commas = 0
-            begin = at + 1
-            quoted = odd = False
-    return wrong, ends
 
 
 def _fields(raw: bytes) -> list[str] | None:
