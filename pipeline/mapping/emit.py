@@ -181,7 +181,7 @@ def _text(
     for chain, modules in chains:
         lines += _comment(
             f"{chain.kernels} kernels from {chain.first.label} to {chain.last.label} ({modules}), {chain.calls} per "
-            f"step: a scope would save {_band(chain.saving)} each (modelled)",
+            f"step: a scope would save {band_text(chain.saving)} each (modelled)",
             "  ",
         )
     lines += ["  enabled: false", "  strategy: attention", "  options: {stream-fusion: 1}"]
@@ -205,17 +205,18 @@ def _evidence(target: Named, gain: tuple[Decimal, Figure] | None) -> list[str]:
         f"weight {approximate_size(c.weight_bytes)}",
         f"starts after {c.dependency.label}; window {c.window_us:.1f} us (measured), "
         f"{approximate_size(int(c.fits.value))} fit (modelled); {_RULES.get(c.rule, c.rule)}",
-        f"size limited by {c.limited_by.replace('_', ' ')}; saves {_band(c.saving)} per step at most (modelled)",
+        f"size limited by {c.limited_by.replace('_', ' ')}; saves {band_text(c.saving)} per step at most (modelled)",
         f"placed in {target.layers} of {target.pairs} layers, surely in {target.sure}"
         + ("; the kernel of the profile has no module of its own: this is the next one that has" * (target.moved > 0)),
     ]
     if gain is not None:
         share, figure = gain
-        lines.append(f"replay alone: best at {share}, {_band(figure)} of the step (modelled)")
+        lines.append(f"alone in the replay best at {share}: {band_text(figure)} of the step (modelled)")
     return lines
 
 
-def _band(figure: Figure) -> str:
+def band_text(figure: Figure) -> str:
+    """`+7.5 % [+4.1, +9.3]`."""
     value = written(figure.value, 2, sign=figure.unit == "%")
     if figure.low is None or figure.high is None:
         return f"{value} {figure.unit}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.figures import Figure
 from pipeline.simulator.copies import Copy
+from pipeline.verdict import NEGLIGIBLE
 
 if TYPE_CHECKING:
     from pipeline.simulator.forecast import Baseline
@@ -84,8 +85,8 @@ def tune(
 ) -> Tuned:
     """Try every size of every target alone, then add targets as long as the step gets faster.
 
-    What counts is the nominal gain: a target that gains nothing alone is not tried in a combination, and of two
-    combinations that gain the same the smaller stays. The band says how sure that is.
+    A target that gains nothing alone (nominal) is not tried in a combination. One is added if the nominal gain grows by
+    more than is negligible, and if a gain that is sure (its whole band above zero) stays so.
 
     Args:
         baseline: of the replayed step.
@@ -102,7 +103,7 @@ def tune(
     chosen: list[tuple[Candidate, Decimal]] = []
     steps: list[Trial] = []
     refused: list[Trial] = []
-    best = 0.0
+    best = Figure(0.0, "%")
     for trial in order:
         name, share = trial.chosen[0]
         candidate = by_name[name]
@@ -112,8 +113,8 @@ def tune(
         together = [*chosen, (candidate, share)]
         gain = baseline.evaluate_many([chain(together)], draws)[0]
         tried = Trial(tuple((c.name, s) for c, s in together), gain)
-        if gain.value > best:
-            chosen, best = together, gain.value
+        if _adds(best, gain):
+            chosen, best = together, gain
             steps.append(tried)
         else:
             refused.append(tried)
@@ -124,6 +125,11 @@ def chain(chosen: Sequence[tuple[Candidate, Decimal]]) -> list[Copy]:
     """The copies of several targets in the order in which their dependencies end in program order."""
     copies = [copy for candidate, share in chosen for copy in candidate.at(share)]
     return sorted(copies, key=lambda copy: copy.after)
+
+
+def _adds(before: Figure, after: Figure) -> bool:
+    sure_before, sure_after = ((f.value if f.low is None else f.low) > 0.0 for f in (before, after))
+    return after.value - before.value >= NEGLIGIBLE and (sure_after or not sure_before)
 
 
 def _best(trials: Sequence[Trial]) -> Trial:
