@@ -50,7 +50,7 @@ def test_what_does_not_fuse_cuts(machine: Machine, cut: dict[str, Any]) -> None:
 
 
 def test_a_wait_cuts(machine: Machine) -> None:
-    assert [c.kernels for c in chains(machine, short(), short(), short(start_us=200.0), short("Exp"))] == [2, 2]
+    assert [c.kernels for c in chains(machine, short(), short(), short(start_us=300.0), short("Exp"))] == [2, 2]
 
 
 def test_a_kernel_that_fuses_only_sometimes_widens_the_band(machine: Machine) -> None:
