@@ -47,21 +47,15 @@ def trace(loaded: Traceable) -> Workload:
         The workload. Equal for equal models: nothing depends on time, addresses or hashing.
 
     Raises:
-        RefusedError: the model looks at values of tensors (`.item()`, `nonzero`), which `meta` does not have; a model
-            of transformers fails in its decode step.
+        RefusedError: the model looks at values of tensors (`.item()`, `nonzero`), which `meta` does not have.
     """
     plain = is_transformers(loaded.module)
     tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.", plain)
     view = fused_view(loaded.module) if plain else nullcontext()
-    try:
-        with torch.no_grad(), view:
-            getattr(loaded, "past", lambda: None)()  # its step is not the one to record
-            with tracer.hooks(), recording(tracer), tracer:
-                output = loaded.decode_once()
-    except Exception as error:
-        if isinstance(error, RefusedError) or not plain:
-            raise
-        raise RefusedError([_cannot_trace(loaded.module, error)]) from error
+    with torch.no_grad(), view:
+        getattr(loaded, "past", lambda: None)()  # its step is not the one to record
+        with tracer.hooks(), recording(tracer), tracer:
+            output = loaded.decode_once()
     idle = float(getattr(loaded.deployment, "idle_us", 0.0))
     if idle > 0:
         tracer.idle(idle, output)
@@ -296,15 +290,4 @@ def _needs_values(func: Any, module: str) -> Problem:
         "data-dependent-model",
         f"{module or 'the model'} looks at values of tensors ({func}), which full-size models on meta do not have",
         "Use a decode step without data-dependent control flow (padded experts, static caches).",
-    )
-
-
-def _cannot_trace(module: nn.Module, error: Exception) -> Problem:
-    said = " ".join(str(error).split())[:300]
-    return Problem(
-        "error",
-        "cannot-trace",
-        f"{type(module).__name__} can't run a decode step: {type(error).__name__}: {said}",
-        "Change model.config.FIELD or the deployment's context_length; some models have no decode step at full size.",
-        "model",
     )

@@ -41,17 +41,8 @@ def fused_view(module: nn.Module) -> Iterator[None]:
     Results have the right shapes and data flow; their values mean nothing.
     """
     with ExitStack() as stack:
-        for part in (_without_warnings, fused_attention, absorbed_latents, cached_in_place, fused_experts, _functions):
+        for part in (fused_attention, absorbed_latents, cached_in_place, fused_experts, _functions):
             stack.enter_context(part(module))
-        yield
-
-
-@contextmanager
-def _without_warnings(module: nn.Module) -> Iterator[None]:
-    """A warning of the library looks at token ids, which `meta` does not have."""
-    from transformers import PreTrainedModel
-
-    with patched(PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_, **__: None):
         yield
 
 
