@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.analysis.analyse import AnalysisOptions, analyse
@@ -115,6 +115,7 @@ def test_dense_and_moe_layers_are_two_stretches() -> None:
     assert Block(14, 6, 10) in found and any(b.period == 4 and b.layers >= 2 for b in found)
 
 
+@settings(deadline=None)
 @given(
     period=st.integers(4, 12),
     layers=st.integers(3, 20),

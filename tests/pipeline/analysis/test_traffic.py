@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.analysis.operators import operator_table
@@ -29,6 +29,7 @@ def test_the_other_orientation_gives_the_same() -> None:
     assert (found.weight_bytes, found.flops) == (6_291_456, 2 * 1024 * 3072)
 
 
+@settings(deadline=None)
 @given(
     m=st.integers(1, 40),
     k=st.integers(1, 300),
@@ -53,6 +54,7 @@ def test_any_orientation_is_read_or_another_that_gives_the_same_sizes(
         assert (total, common, columns) == (batch * m, k, n)
 
 
+@settings(deadline=None)
 @given(k=st.integers(1, 2000), n=st.integers(1, 2000), rows=st.integers(1, 64), kind=st.sampled_from(["BF16", "INT8"]))
 def test_padding_of_fractal_storage_does_not_change_the_flops(k: int, n: int, rows: int, kind: str) -> None:
     c0 = 16 if kind == "BF16" else 32
@@ -132,6 +134,7 @@ def test_absent_tensors_and_unknown_types() -> None:
     assert "STRING" in of("Add", "8,8", "STRING", "8,8").issue
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 70), max_size=5).map(tuple), min_size=0, max_size=6), st.data())
 def test_no_shapes_whatever_make_it_crash(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
     table = operator_table()

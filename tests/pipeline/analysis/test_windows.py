@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.analysis.analyse import AnalysisOptions, analyse
@@ -17,11 +17,12 @@ from tests.pipeline.analysis.frames import MIB, collective, in_order, matmul, pr
 
 CMO = 0.9e6  # bytes/us, nominal
 TASK = 1.5  # us, nominal
+MACHINE = load_machine("atlas_a3")
 
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    return load_machine("atlas_a3")
+    return MACHINE
 
 
 def o_proj(**more: Any) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def test_two_targets_of_one_window_share_it(machine: Machine) -> None:
     phase = analysed(machine, o_proj(), norm(20.0), gate_up(), second, coefficient="1.0")
     both = [c for c in phase.candidates if c.target.name in ("gate_up", "second")]
     assert sum(c.max_size for c in both) <= (20.4 - TASK) * CMO
-    assert any(c.limited_by == "other_copies" for c in both) or [r.code for r in phase.refused][-1] == "shared"
+    assert any(c.limited_by == "other_copies" for c in both) or "shared" in [r.code for r in phase.refused]
 
 
 def test_nothing_memory_bound_gives_no_candidate(machine: Machine) -> None:
@@ -189,11 +190,12 @@ def test_l2_is_shared_too(machine: Machine) -> None:
 windows = st.lists(st.tuples(st.floats(0, 900), st.floats(5, 80), st.floats(1, 60)), min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(windows, st.floats(20, 200))
 def test_copies_never_bring_more_than_the_engine_can_nor_hold_more_than_l2(
     asked: list[tuple[float, float, float]], usable: float
 ) -> None:
-    left = flat(load_machine("atlas_a3"), 1000.0)
+    left = flat(MACHINE, 1000.0)
     copies = [Copy(n, begin, begin + length, size * CMO) for n, (begin, length, size) in enumerate(asked)]
     granted, held = share_out(copies, left, usable * CMO, 1.0)
     assert held <= usable * CMO * 1.0001
@@ -203,9 +205,10 @@ def test_copies_never_bring_more_than_the_engine_can_nor_hold_more_than_l2(
     assert sum(sum(g) for g in granted.values()) <= (last - first) * CMO * 1.0001
 
 
+@settings(deadline=None)
 @given(windows)
 def test_a_target_added_later_takes_nothing_from_those_before(asked: list[tuple[float, float, float]]) -> None:
-    left = flat(load_machine("atlas_a3"), 1000.0)
+    left = flat(MACHINE, 1000.0)
     groups = {n: [Copy(n, b, b + length, size * CMO)] for n, (b, length, size) in enumerate(asked)}
     chosen, _ = choose_sizes(groups, list(groups), left, 1e12, CMO)
     alone, _ = choose_sizes({0: groups[0]}, [0], left, 1e12, CMO)
