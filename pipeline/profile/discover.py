@@ -56,7 +56,13 @@ class Search:
 def find(path: Path) -> Search:
     """Kernel tables at or under `path`. Links are followed, each folder is visited once."""
     search = Search()
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:  # a name too long, a parent that may not be entered
+        message = f"{str(path)[:200]}: {error.strerror or error}"
+        search.problems.append(Problem("error", "profile-not-found", message, "check the path", key="profile"))
+        return search
+    if not exists:
         search.problems.append(_missing(path))
         return search
     if path.is_file():
@@ -213,7 +219,7 @@ def _grouped(files: list[Path], search: Search) -> list[tuple[Path, ...]]:
 
 
 def _missing(path: Path) -> Problem:
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    names = [entry.name for files in (True, False) for entry in _entries(path.parent, Search(), files)]
     near = difflib.get_close_matches(path.name, names, n=3)
     fix = f"did you mean {', '.join(str(path.parent / name) for name in near)}?" if near else "check the path"
     return Problem("error", "profile-not-found", f"{path} does not exist", fix, key="profile")

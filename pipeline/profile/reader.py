@@ -77,7 +77,7 @@ def read_profiles(path: str | os.PathLike[str], options: ReadOptions | None = No
         RefusedError: there is no kernel in any file; says what was found and how to capture.
     """
     options = options or ReadOptions()
-    root = Path(path).expanduser()
+    root = Path(os.path.expanduser(path))
     search = find(root)
     problems = list(search.problems)
     profiles: list[Profile] = []
@@ -125,8 +125,10 @@ def _read_file(file: Path, problems: list[Problem]) -> _Part | None:
     if layout.twice:
         message = f"has two columns {', '.join(dict.fromkeys(layout.twice))}; the first is used"
         found.append(Problem("warning", "column-twice", message, file=name, line=skip))
-    for fields in sorted({count for _, count in ragged}):
-        numbers = [number for number, count in ragged if count == fields]
+    by_count: dict[int, list[int]] = {}
+    for number, fields in ragged:
+        by_count.setdefault(fields, []).append(number)
+    for fields, numbers in sorted(by_count.items()):
         what = f"has {fields} fields instead of {layout.fields}" if fields >= 0 else "has quotes that don't match"
         found.append(line_problem(name, numbers, "ragged-row", what + " and was left out"))
     if not kernels.height:

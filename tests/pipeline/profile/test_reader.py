@@ -353,6 +353,13 @@ def test_a_path_that_does_not_exist_names_its_neighbour(tmp_path: Path):
     assert "did you mean" in refused(tmp_path / "kernel_detail.csv")
 
 
+@pytest.mark.parametrize("path", ["x" * 5000, "gone/" * 20, "~nobody-of-that-name/x", "a\0b"])
+def test_impossible_paths(path: str):
+    with pytest.raises(RefusedError) as refusal:
+        read_profiles(path)
+    assert [problem.code for problem in refusal.value.problems] == ["profile-not-found"]
+
+
 # -- the trace fills in
 
 
