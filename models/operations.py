@@ -44,6 +44,7 @@ class Operation:
         operands: for each tensor that is no weight and no constant, the ops whose results it holds.
         outside: what it touches that is neither made in the step, nor an input, weight, buffer or constant: state.
         writes: whether it writes in place.
+        partial: whether it takes only a part of one of the weights.
     """
 
     index: int
@@ -54,6 +55,7 @@ class Operation:
     operands: tuple[frozenset[int], ...]
     outside: tuple[Outside, ...]
     writes: bool
+    partial: bool
 
     @property
     def inputs(self) -> frozenset[int]:
@@ -120,6 +122,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self._module = loaded.module
         self._weights = Weights(loaded.module)
+        self._numbers = {n: p.numel() for n, p in loaded.module.named_parameters()}
         prefix = f"{loaded.root}.{loaded.layers}" if loaded.root else loaded.layers
         self._layer_of = {f"{prefix}.{i}": i for i in range(len(loaded.module.get_submodule(prefix)))}  # type: ignore[arg-type]
         self._constants = {storage_id(b) for b in loaded.module.buffers()}
@@ -133,6 +136,7 @@ class _Recorder(TorchDispatchMode):
         self._producers = Producers()
         self._derived: dict[int, frozenset[str]] = {}  # storages made of weights and constants alone
         self._made: set[int] = set()
+        self._entered: dict[str, int] = {}
         self._alive: list[torch.Tensor] = []
         self._stack: list[tuple[str, int | None, int, frozenset[int]]] = []
 
@@ -151,6 +155,9 @@ class _Recorder(TorchDispatchMode):
                 # What the model is given directly is input; caches come in tuples and objects.
                 self._made |= {storage_id(v) for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}
             layer = self._layer_of.get(fqn, self._stack[-1][1] if self._stack else None)
+            if fqn in self._layer_of:
+                self._entered[fqn] = self._entered.get(fqn, 0) + 1
+                layer = layer if self._entered[fqn] == 1 else None  # of a loop over layers the first round is enough
             first = next(tensors_in((args, kwargs)), None)
             inputs = self._producers.of(first) if first is not None else NONE
             self._stack.append((fqn, layer, len(self.step.operations), inputs))
@@ -234,10 +241,11 @@ class _Recorder(TorchDispatchMode):
                 self._made.add(key)  # what was constant holds results now
             if not self._weights.of(tensor):
                 self._producers.write(tensor, frozenset((index,)))
+        partial = any(t.numel() < self._numbers[n] for t in read for n in self._weights.of(t))
         path = tuple(entry[0] for entry in self._stack)
         layer = self._stack[-1][1]
         self.step.operations.append(
-            Operation(index, name, path, layer, weights, tuple(operands), tuple(outside), bool(written))
+            Operation(index, name, path, layer, weights, tuple(operands), tuple(outside), bool(written), partial)
         )
 
     def _weights_in(self, tensor: torch.Tensor) -> frozenset[str] | None:

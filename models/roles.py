@@ -74,7 +74,7 @@ def names_of(loaded: Runnable) -> Names:
 
 
 def _roles_of(flow: LayerFlow, weights: "_Weights") -> Assignment:
-    found = Assignment(flow, weights.name, weights.stacks)
+    found = Assignment(flow, weights.name, weights.shapes)
     found.assign(LayerParts(flow))
     return found
 
@@ -84,8 +84,8 @@ class _Weights:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self.matrices = {n for n, p in module.named_parameters() if p.dim() >= 2}
-        self.stacks = frozenset(n for n, p in module.named_parameters() if p.dim() >= 3)
+        self.shapes = {n: tuple(p.shape) for n, p in module.named_parameters()}
+        self.matrices = {n for n, shape in self.shapes.items() if len(shape) >= 2}
 
     def name(self, weight: str) -> str:
         """The module that holds the weight, if it is its only matrix; else the parameter."""
