@@ -21,6 +21,7 @@ from models.weights import fill
 Size = Literal["full", "tiny"]
 
 _CONF = Path(__file__).resolve().parents[1] / "conf"
+SEEDED = "seeded weights"
 _PROMPT_TOKENS = 5
 _MAY_BE_ZERO = ("zero_expert_num", "first_k_dense_replace")
 
@@ -106,7 +107,7 @@ class LoadedModel:
     layers: str
     size: Size
     problems: tuple[Problem, ...] = ()
-    weights: str = "seeded weights"
+    weights: str = SEEDED
 
     def run(
         self,

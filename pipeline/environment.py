@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from models.problems import Problem
+from pipeline.model_files import model_files
+from pipeline.replay.backend import profile_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("models", "transforms", "pipeline")
@@ -24,12 +26,19 @@ _NOT_DECISIVE = ("format", "output", "trial", "sweep", "profile", "tree", "write
 
 
 def trial_key(config: Mapping[str, Any]) -> str:
-    """16 hex digits over everything that decides a trial's result: resolved configuration, our source, versions.
+    """16 hex digits over everything that decides a trial's result: resolved configuration, sources, versions.
 
     Args:
         config: plain and resolved; a `hydra` part is left out.
     """
-    return _digest({"config": config_hash(config), "sources": source_hashes(), "versions": key_versions()})
+    parts = {"config": config_hash(config), "sources": source_hashes(), "versions": key_versions()}
+    files = input_files(config)
+    return _digest(parts | ({"input_files": files} if files else {}))
+
+
+def input_files(config: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> hash of every file outside our tree that decides the result: a model's source, a checkpoint, a profile."""
+    return model_files(config) | profile_files(config)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -62,6 +71,7 @@ def environment(
         "config_files": {g: {"file": _relative(p), "sha256": file_hash(p)} for g, p in config_files.items()},
         "config_dirs": [_relative(f) for f in folders if f.resolve() != ROOT / "conf"],
         "sources": source_hashes(),
+        "input_files": input_files(config),
     }
 
 

@@ -9,12 +9,14 @@ from models.problems import Problem, RefusedError, raise_errors
 from pipeline.environment import interpreter_problems
 from pipeline.memo import MEMO, fingerprint
 from pipeline.recipe import Recipe, parse_recipe
+from pipeline.replay.backend import profile_files, read_measured, replay_problems, replays
 from pipeline.yaml_source import YamlSource
 
 if TYPE_CHECKING:
     from models.deployment import Deployment
     from models.loading import LoadedModel, ModelSpec
     from models.workload import Workload
+    from pipeline.replay.measured import Measured
     from pipeline.resolve import Resolution
     from pipeline.simulator import Machine
     from transforms.realisation import Realisation
@@ -68,8 +70,9 @@ class Experiment:
 
     @property
     def machine_key(self) -> str:
-        """Equal for two experiments with the same machine model and the same draws of its unknowns."""
-        return fingerprint(self.config["hardware"], self.exe_mode, self.draws, self.seed)
+        """Equal for two experiments with the same machine model, draws of its unknowns, and measured times."""
+        measured = profile_files(self.config), self.config.get("analysis")
+        return fingerprint(self.config["hardware"], self.exe_mode, self.draws, self.seed, *measured)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,9 @@ class Prepared:
     Attributes:
         full: full size on `meta`.
         tiny: the same structure with small numbers on CPU.
-        workload: one decode step of `full`.
+        workload: one decode step of `full`; in a replay, with the times of the profile.
+        machine: the machine model; in a replay, with what the profile says about it.
+        measured: the profile laid over the model, in a replay.
         resolution: plan and matches on `full`.
         tiny_resolution: plan on `tiny`, with the byte counts of `full`.
         realisation: the plan as code; None where this interpreter can't rewrite source.
@@ -95,6 +100,8 @@ class Prepared:
     tiny_resolution: "Resolution"
     realisation: "Realisation | None"
     problems: tuple[Problem, ...]
+    machine: "Machine"
+    measured: "Measured | None" = None
     reused: tuple[str, ...] = ()
 
 
@@ -132,7 +139,7 @@ def build_experiment(config: Mapping[str, Any], sources: Mapping[str, Path] | No
     )
     runtime = config.get("runtime") or {}
     backend = config.get("backend") or {}
-    problems += _backend_problems(backend)
+    problems += _backend_problems(backend) + replay_problems(config)
     if model is None or deployment is None or machine is None or any(p.severity == "error" for p in problems):
         raise RefusedError(_once([*problems, *found]))
     exe_mode = str(runtime.get("exe_mode", ""))
@@ -162,14 +169,19 @@ def prepare(experiment: Experiment) -> Prepared:
 
     MEMO.take_reused()
     full, workload = _model(experiment, "full")
+    machine, measured = experiment.machine, None
+    if replays(experiment.config):
+        replay_key = fingerprint(experiment.model_key, experiment.machine_key)
+        measured = MEMO.get(
+            "profile laid over the model", replay_key, lambda: read_measured(experiment.config, machine, workload)
+        )
+        workload, machine = measured.workload, measured.machine
     key = fingerprint(experiment.model_key, experiment.machine_key, experiment.config["recipe"])
     places = Places(experiment.config, experiment.files)
     resolution = MEMO.get(
         "resolved recipe",
         key,
-        lambda: resolve(
-            experiment.recipe, full, workload, experiment.machine, exe_mode=experiment.exe_mode, places=places
-        ),
+        lambda: resolve(experiment.recipe, full, workload, machine, exe_mode=experiment.exe_mode, places=places),
     )
     problems = raise_errors(_once([*experiment.problems, *full.problems, *resolution.problems]))
     tiny, tiny_workload = _model(experiment, "tiny")
@@ -191,7 +203,20 @@ def prepare(experiment: Experiment) -> Prepared:
     problems += [p for p in tiny_resolution.problems if p.code == "not-in-tiny"]  # all else was told at full size
     realisation = _realise(experiment, tiny, tiny_resolution)
     reused = tuple(MEMO.take_reused())
-    return Prepared(experiment, full, tiny, workload, resolution, tiny_resolution, realisation, tuple(problems), reused)
+    problems += measured.problems() if measured else []
+    return Prepared(
+        experiment,
+        full,
+        tiny,
+        workload,
+        resolution,
+        tiny_resolution,
+        realisation,
+        tuple(problems),
+        machine,
+        measured,
+        reused,
+    )
 
 
 def _realise(experiment: Experiment, tiny: "LoadedModel", resolution: "Resolution") -> "Realisation | None":

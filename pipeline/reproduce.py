@@ -14,7 +14,16 @@ from typing import Any
 from models.problems import Problem, RefusedError
 from pipeline import outputs
 from pipeline.compose import CONF, hydra
-from pipeline.environment import config_hash, file_hash, git, key_versions, locate, source_hashes, versions
+from pipeline.environment import (
+    config_hash,
+    file_hash,
+    git,
+    input_files,
+    key_versions,
+    locate,
+    source_hashes,
+    versions,
+)
 from pipeline.progress import say
 
 # Modelled figures are equal to the last bit, unless a library that computes them has another version.
@@ -40,7 +49,7 @@ def reproduce(directory: Path, folders: Sequence[Path] = (CONF,)) -> dict[str, A
         return {"status": "ok", "directory": str(directory), "same": same, "differences": different, "trials": trials}
     recorded, config, environment = _read(directory)
     folders = _with_recorded(folders, environment)
-    differences = [*_edited_config(config, environment), *_edited_files(environment)]
+    differences = [*_edited_config(config, environment), *_edited_files(config, environment)]
     differences += _recomposed(directory, config, folders, environment)
     beside = _environment(environment)
     say(f"running {directory.name} again")
@@ -127,14 +136,15 @@ def _edited_config(config: Mapping[str, Any], environment: Mapping[str, Any]) ->
     return [] if before == after else [_difference("config", where, before, after)]
 
 
-def _edited_files(environment: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _edited_files(config: Mapping[str, Any], environment: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Recipes, other configuration files and sources that are not what they were."""
     found = []
     for group, entry in (environment.get("config_files") or {}).items():
         after = file_hash(locate(entry["file"]))
         if after != entry["sha256"]:
             found.append(_difference(group, f"{entry['file']} {_changed(after)}", entry["sha256"], after))
-    before, now = environment.get("sources") or {}, source_hashes()
+    before = {**(environment.get("sources") or {}), **(environment.get("input_files") or {})}
+    now = source_hashes() | input_files(config)
     for file in sorted(set(before) | set(now)):
         if before.get(file) != now.get(file):
             what = "is new since the run" if file not in before else _changed(now.get(file, ""))

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from models.deployment import Deployment, context_problems
 from models.hf.build import build, declared_positions, file_module, positions
+from models.hf.checkpoint import load_own, own_weights
 from models.hf.extending import past_state
 from models.hf.meta import reasons
 from models.hf.rebuilding import rebuild, set_on_all
 from models.hf.specs import deployment_problems, read_configs
 from models.hf.stepping import State, Stepper
-from models.loading import LoadedModel, ModelSpec, Size
-from models.problems import raise_errors
+from models.hf.types import GROUP
+from models.loading import SEEDED, LoadedModel, ModelSpec, Size
+from models.problems import Problem, RefusedError, raise_errors
 from models.structure import decoder_layers
 
 _PROMPT_TOKENS = 5
@@ -126,12 +128,30 @@ def load_transformers(spec: ModelSpec, deployment: Deployment, exe_mode: str, si
     with reasons(small):
         root, layers = decoder_layers(small, stepper.try_out)
     python_module = file_module(small.get_submodule(f"{root}.{layers}.0".strip(".")))
-    module, served = small, tiny
+    module, served, weights, problems = small, tiny, SEEDED, configs.problems
     if size == "full":
         module, served = build(configs.full, model_type, "full"), deployment
         raise_errors(context_problems(deployment, positions(module)))
+        problems += own_weights(spec.path, bool(spec.tiny)).problems if spec.path else ()
+    elif spec.path and own_weights(spec.path, bool(spec.tiny)).use:
+        module, weights = load_own(spec.path, configs.full, model_type), "the checkpoint's own weights"
     for name, value in {"exe_mode": exe_mode, "enable_multi_stream": deployment.multi_stream}.items():
         set_on_all(module, name, value)
     return TransformersModel(
-        spec, served, exe_mode, module, python_module, root, layers, size, problems=configs.problems
+        spec, served, exe_mode, module, python_module, root, layers, size, problems=problems, weights=weights
     )
+
+
+def load_problems(model_type: str, size: Size = "tiny") -> tuple[Problem, ...]:
+    """Why a type of transformers can't be loaded with its default configuration; empty if it can.
+
+    Args:
+        model_type: any name; those of `causal_lm_types()` are the candidates.
+        size: `tiny` builds and runs it, `full` also builds it on `meta`.
+    """
+    spec = {"name": f"{GROUP}/{model_type}", "architecture": f"{GROUP}/{model_type}", "config": {}}
+    try:
+        load_transformers(ModelSpec.from_mapping(spec), Deployment("unsharded"), "eager", size)
+    except RefusedError as refused:
+        return refused.problems
+    return ()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from models.loading import LoadedModel
+from models.loading import SEEDED, LoadedModel
 from pipeline.record import Rung
 from pipeline.verify.building import Build, built, explain, one_thread
 from pipeline.verify.calls import deviation, watched_modules
@@ -109,7 +109,7 @@ def check_numerics(
             count = sum(map(count_scopes, seen.steps)) + len(seen.stray_scopes)
             if count:
                 findings.append(f"switch off: {count} scope(s) were opened, none must be")
-    rung = Rung("failed", "; ".join(findings)) if findings else _passed(baseline, planned, scopes)
+    rung = Rung("failed", "; ".join(findings)) if findings else _passed(baseline, planned, scopes, loaded)
     return NumericsResult(rung, planned, observed, scopes, scopes_observed)
 
 
@@ -120,7 +120,7 @@ def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
 
 
-def _passed(baseline: Baseline, planned: int, scopes: int) -> Rung:
+def _passed(baseline: Baseline, planned: int, scopes: int, loaded: LoadedModel) -> Rung:
     steps = baseline.decode_steps
     text = f"prefill and {steps} decode steps equal the baseline bit for bit, switch on and off; "
     zh = f"prefill 与 {steps} 步 decode 在开关打开、关闭时均与 baseline 逐位一致;"
@@ -132,10 +132,13 @@ def _passed(baseline: Baseline, planned: int, scopes: int) -> Rung:
     if scopes:
         text += f"{scopes} SuperKernel scopes per decode step, from the planned first to the planned last module; "
         zh += f"每步 decode 有 {scopes} 个 SuperKernel 范围,起止模块均与计划一致;"
+    weights, zh_weights = (
+        ("", "") if loaded.weights == SEEDED else (f"; on {loaded.weights}", ";使用 checkpoint 自身的权重")
+    )
     return Rung(
         "passed",
-        f"{text}none in prefill, none with the switch off",
-        f"{zh}prefill 中没有,开关关闭时没有",
+        f"{text}none in prefill, none with the switch off{weights}",
+        f"{zh}prefill 中没有,开关关闭时没有{zh_weights}",
     )
 
 
