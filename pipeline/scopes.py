@@ -255,11 +255,12 @@ class _Resolver:
         begin, end = self.calls.one(part.first), self.calls.one(part.last)
         assert begin is not None and end is not None
         if self.calls.caller(part.first) != self.calls.caller(part.last):
-            who = [self.names.relative(self.calls.caller(n) or "", part.layer) for n in (part.first, part.last)]
+            callers = [self.calls.caller(n) for n in (part.first, part.last)]
+            who = [f"`{self.names.relative(c, part.layer)}`" if c else "the whole model" for c in callers]
             return (
                 "not-in-one-forward",
                 "last",
-                f"`{first}` is called by `{who[0]}`, `{last}` by `{who[1]}`: a scope begins and ends in one forward",
+                f"`{first}` is called by {who[0]}, `{last}` by {who[1]}: a scope begins and ends in one forward",
                 "Name two modules that the same forward calls.",
             )
         if end.enter < begin.enter:

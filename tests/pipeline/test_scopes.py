@@ -235,6 +235,15 @@ def test_a_scope_that_cannot_be_is_refused_with_its_key(scope: dict[str, str], c
     the_error(run(scopes={"x": scope}), code, f"scopes.x.{part}")
 
 
+def test_a_caller_without_a_name_is_the_whole_model() -> None:
+    calls = {**STEP.calls, "lm_head": (ModuleCall("lm_head", 10**6, 10**6 + 1, None, None),)}
+    scope = {"first": "layers.0", "last": "lm_head"}
+    problem = the_error(
+        run(scopes={"x": scope}, step=replace(STEP, calls=calls)), "not-in-one-forward", "scopes.x.last"
+    )
+    assert "`lm_head` by the whole model" in problem.message and "``" not in problem.message
+
+
 def test_an_empty_scope_is_refused() -> None:
     kernels = [k for k in STEP.kernels if "mlp.act" not in k.module]
     number = {k.index: i for i, k in enumerate(kernels)}
