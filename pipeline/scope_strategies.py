@@ -10,8 +10,6 @@ from pipeline.scope_spans import Calls
 
 _ATTENTION_OP = re.compile(r"attention", re.IGNORECASE)
 _MOE_OP = re.compile(r"^(GroupedMatmul|Moe)")
-_ATTENTION_CLASS = re.compile(r"attention|attn", re.IGNORECASE)
-_MOE_CLASS = re.compile(r"moe|expert", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,12 @@ class Part:
 
 def attention(names: Names, calls: Calls) -> list[Part]:
     """One scope per attention module of each layer."""
-    return _per_layer(names, calls, "attention", _ATTENTION_OP, _ATTENTION_CLASS)
+    return _per_layer(names, calls, "attention", _ATTENTION_OP, "mixer", "attention.in")
 
 
 def moe(names: Names, calls: Calls) -> list[Part]:
     """One scope per mixture of experts of each layer."""
-    return _per_layer(names, calls, "moe", _MOE_OP, _MOE_CLASS)
+    return _per_layer(names, calls, "moe", _MOE_OP, "feed_forward", "moe.experts.up")
 
 
 def decoder_layers(names: Names, calls: Calls) -> list[Part]:
@@ -76,21 +74,29 @@ def _layers(names: Names) -> list[str]:
     return [f"{names.layer_list}.{i}" for i in range(names.layer_count)]
 
 
-def _per_layer(names: Names, calls: Calls, name: str, op: re.Pattern[str], cls: re.Pattern[str]) -> list[Part]:
+def _per_layer(names: Names, calls: Calls, name: str, op: re.Pattern[str], role: str, holding: str) -> list[Part]:
+    """The modules that a layer calls and that launch such kernels; by their roles where no kernel of the step tells."""
+    layers = list(enumerate(_layers(names)))
+    by_layer = [
+        [m for m in calls.children(layer) if any(op.search(k.op) for k in _of(calls, m))] for _, layer in layers
+    ]
+    if not any(by_layer):
+        by_layer = [list(_with_role(names, calls, layer, index, role, holding)) for index, layer in layers]
     found = []
-    for index, layer in enumerate(_layers(names)):
-        modules = list(_outermost(names, calls, layer, op, cls))
+    for index, modules in enumerate(by_layer):
         for number, module in enumerate(modules):
             suffix = f"_{number}" if len(modules) > 1 else ""
             found.append(Part(f"{name}{suffix}", f"{name}_{index}{suffix}", module, module, index))
     return found
 
 
-def _outermost(names: Names, calls: Calls, layer: str, op: re.Pattern[str], cls: re.Pattern[str]) -> Iterable[str]:
-    """Modules that the layer calls and that launch such kernels; by their class where no kernel tells."""
-    children = calls.children(layer)
-    launch = [m for m in children if any(op.search(k.op) for k in _of(calls, m))]
-    return launch or [m for m in children if cls.search(type(names.modules[m]).__name__) and len(calls.kernels(m)) > 1]
+def _with_role(names: Names, calls: Calls, layer: str, index: int, role: str, holding: str) -> Iterable[str]:
+    """Modules with a role that hold weights with another one, as far as the layer's forward calls them."""
+    weights = names.roles.of(index, holding)
+    for module in names.roles.of(index, role):
+        child = next((c for c in calls.children(layer) if f"{module}.".startswith(f"{c}.")), None)
+        if child is not None and len(calls.kernels(child)) > 1 and any(w.startswith(f"{module}.") for w in weights):
+            yield child
 
 
 def _of(calls: Calls, module: str) -> Sequence[Kernel]:

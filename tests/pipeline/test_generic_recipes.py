@@ -1,5 +1,6 @@
 """Generic recipes name roles, not modules: on several models, and what is said where they do not fit."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +148,32 @@ def test_the_path_before_the_role_must_be_the_layers() -> None:
     assert "names no decoder layer" in problem.message and "layers.{i}@mlp.up" in problem.message
 
 
-@pytest.mark.parametrize("strategy", ["decoder_layers", "attention"])
-def test_a_scope_for_any_model(strategy: str) -> None:
+def test_a_scope_for_any_model() -> None:
     recipe, problems = generic("decoder_scope")
     assert problems == [] and recipe.generic
     loaded = load(load_spec("deepseek_v3"), load_deployment("unsharded"), "ge_graph", "tiny")
     result = resolve(recipe, loaded, trace(loaded))
     assert errors(result) == []
     assert [(s.first, s.last) for s in result.plan.scopes] == [("model.layers.0", "model.layers.2")]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "found"),
+    [("attention", ["0.self_attn", "1.self_attn"]), ("moe", ["0.mlp", "1.mlp"]), ("decoder_layers", ["0"])],
+)
+def test_strategies_where_no_fused_kernel_shows_what_a_module_is(strategy: str, found: list[str]) -> None:
+    loaded = load(load_spec("qwen3_moe"), load_deployment("unsharded"), "ge_graph", "tiny")
+    step = trace(loaded)
+    step = replace(step, kernels=tuple(replace(k, op="MatMul") for k in step.kernels))
+    data = {"name": "t", "superkernel": {"enabled": True, "strategy": strategy}}
+    scopes = resolve(parse_recipe(data)[0], loaded, step).plan.scopes
+    assert [s.first.removeprefix("model.layers.") for s in scopes][:2] == found
+
+
+def test_a_mixture_strategy_on_a_dense_model_covers_nothing() -> None:
+    loaded = load(load_spec("qwen3"), load_deployment("unsharded"), "ge_graph", "tiny")
+    data = {"name": "t", "superkernel": {"enabled": True, "strategy": "moe"}}
+    assert errors(resolve(parse_recipe(data)[0], loaded, trace(loaded))) == ["no-match"]
 
 
 def test_a_custom_scope_from_role_to_role() -> None:
