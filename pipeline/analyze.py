@@ -112,7 +112,7 @@ def run_analyze(tokens: Sequence[str], folders: Sequence[Path] = (CONF,)) -> Ana
     setting = _read_setting(tokens, folders)
     watch = Stopwatch()
     profiles = read_profiles(setting.path)
-    chosen, remarks = _choose(profiles, setting.rank)
+    chosen, remarks = choose_profile(profiles, setting.rank)
     profile = profiles.profiles[chosen]
     analysis = analyse(profile, setting.machine, setting.options)
     if not analysis.phases:
@@ -151,7 +151,7 @@ def write_analysis(directory: Path, result: AnalyzeResult) -> None:
     write_json(directory / "analysis.json", json.loads(json.dumps(result.to_json(), default=str)))
 
 
-def _choose(profiles: "Profiles", rank: int | None) -> tuple[int, list[Problem]]:
+def choose_profile(profiles: "Profiles", rank: int | None) -> tuple[int, list[Problem]]:
     """Which profile to analyse: the rank asked for, else the slowest of those that can be classified."""
     every = list(profiles.profiles)
     if rank is not None:

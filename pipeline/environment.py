@@ -14,6 +14,7 @@ from typing import Any
 
 from models.problems import Problem
 from pipeline.model_files import model_files
+from pipeline.replay.backend import profile_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("models", "transforms", "pipeline")
@@ -36,8 +37,8 @@ def trial_key(config: Mapping[str, Any]) -> str:
 
 
 def input_files(config: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> hash of every file outside our tree that decides the result: a model's source, a checkpoint."""
-    return model_files(config)
+    """Name -> hash of what decides the result and is not in our tree: a model's source, a checkpoint, a profile."""
+    return model_files(config) | profile_files(config)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

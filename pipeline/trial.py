@@ -154,7 +154,7 @@ def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]"
     baseline = MEMO.get(
         "simulated baseline with all its draws",
         key,
-        lambda: Baseline(prepared.workload, experiment.machine, experiment.draws, experiment.seed),
+        lambda: Baseline(prepared.workload, prepared.machine, experiment.draws, experiment.seed),
     )
     plan, workload = resolution.plan, prepared.workload
     forecast = baseline.forecast(copies_of(plan, workload), fused_scopes(plan, workload))
@@ -162,7 +162,7 @@ def _assess(prepared: Prepared, numerics: Rung) -> "tuple[Assessment, Forecast]"
         workload,
         plan,
         resolution.matches,
-        experiment.machine,
+        prepared.machine,
         forecast,
         baseline=baseline,
         placements=resolution.placements,
