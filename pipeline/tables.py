@@ -185,21 +185,40 @@ class AloneTable:
         found = [t.get("gain_alone") or {} for trial in self.trials for t in trial["targets"]]
         band = " [band]" if any(f.get("low") is not None for f in found) else ", nominal"
         title = Text(f"Each target alone: gain of the decode step in %{band} (modelled)")
-        table = Table(title=title, title_justify="left", header_style="bold")
         wide = options.max_width >= self.WIDE
-        table.add_column("target", no_wrap=True)
-        if wide:
-            table.add_column("weight -> after", overflow="fold")
-            for heading in ("kernels", "kernel, us", "memory-\nbound, %", "window, us"):
-                table.add_column(heading, justify="right", no_wrap=True)
-        for trial in self.trials:
-            table.add_column(Text(str(trial.get("label") or "gain").replace(" ", "\n")), justify="right")
         targets = {t["name"]: t for trial in reversed(self.trials) for t in trial["targets"]}
-        for name in dict.fromkeys(t["name"] for trial in self.trials for t in trial["targets"]):
-            gains = [number(_target(trial, name).get("gain_alone"), 2, True, True) for trial in self.trials]
-            row = [name, *(_about(targets[name]) if wide else ()), *gains]
-            table.add_row(*map(_cell, row))
-        yield table
+        names = list(dict.fromkeys(t["name"] for trial in self.trials for t in trial["targets"]))
+        fixed = [max(map(len, names), default=0), *(_ABOUT if wide else ())]
+        columns = [
+            (
+                Text(str(trial.get("label") or "gain").replace(" ", "\n")),
+                [number(_target(trial, name).get("gain_alone"), 2, True, True) for name in names],
+            )
+            for trial in self.trials
+        ]
+        while columns:
+            count = 1
+            while count < len(columns) and options.max_width >= _total(
+                [*fixed, *(_width([heading, *gains]) for heading, gains in columns[: count + 1])]
+            ):
+                count += 1
+            table = Table(title=title, title_justify="left", header_style="bold")
+            table.add_column("target", no_wrap=True)
+            if wide:
+                table.add_column("weight -> after", overflow="fold")
+                for heading in ("kernels", "kernel, us", "memory-\nbound, %", "window, us"):
+                    table.add_column(heading, justify="right", no_wrap=True)
+            for label, _ in columns[:count]:
+                table.add_column(label, justify="right")
+            for n, name in enumerate(names):
+                row = [name, *(_about(targets[name]) if wide else ()), *(gains[n] for _, gains in columns[:count])]
+                table.add_row(*map(_cell, row))
+            yield table
+            columns = columns[count:]
+
+
+# Widths of what stands between a target's name and its gains; paths are folded.
+_ABOUT = (30, 7, 10, 8, 10)
 
 
 def _about(target: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pipeline.figures import written
 from pipeline.sweep import heading
-from pipeline.tables import TrialsTable, number
+from pipeline.tables import AloneTable, TrialsTable, number
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,25 @@ def test_a_table_cuts_no_figure_and_no_verdict_however_wide_it_is(width: int, tr
     for n in range(trials):
         assert f"+{1 + n / 100:.2f}" in text
     assert text.count("decoder_layers:") == trials // 3
+
+
+@pytest.mark.parametrize("width", [60, 120, 240])
+@pytest.mark.parametrize("trials", [1, 5, 30])
+def test_every_gain_of_a_target_alone_is_shown_however_many_trials(width: int, trials: int) -> None:
+    found = [
+        {
+            "label": f"c={n}",
+            "targets": [
+                {"name": name, "gain_alone": {"value": 10 + n, "low": -10.5, "high": 99.5}} for name in ("router", "w2")
+            ],
+        }
+        for n in range(trials)
+    ]
+    out = io.StringIO()
+    Console(file=out, width=width).print(AloneTable(found))
+    text = out.getvalue()
+    assert "…" not in text and text.count("[-10.50, +99.50]") == 2 * trials
+    assert all(text.count(f"+{10 + n}.00") == 2 for n in range(trials))
 
 
 def test_a_row_per_trial_where_they_fit() -> None:
