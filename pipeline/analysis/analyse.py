@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.simulator.machine import Machine
 
 _SHOWN = 5  # kernels that one message names
+_BUSY = 0.7  # a step in which kernels run for less of the time is told to be idle
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ def _phase(
     step = sequence(classified(rows, machine.nominal(), limits), operators)
     decodes = phase.name == "decode"  # both levers are for decode only
     result = find_candidates(step, machine, limits, options.coefficient) if decodes else Found((), (), 0.0, 0)
-    problems += _step_problems(profile, phase, median, steps, result.left_out)
+    busy = Leftover(step.demand(machine), machine).busy(0.0, float(step.end.max(initial=0.0)))
+    problems += _step_problems(profile, phase, median, steps, result.left_out, busy)
     nominal = machine.nominal()
     return PhaseAnalysis(
         name=phase.name,
@@ -143,7 +145,7 @@ def _phase(
         dropped=median.dropped,
         different=median.different,
         step=Figure(median.step_us, "us", median.step_low, median.step_high, "measured"),
-        busy_us=Leftover(step.demand(machine), machine).busy(0.0, float(step.end.max(initial=0.0))),
+        busy_us=busy,
         kernel_us=float(step.frame["duration_us"].sum()),
         kernels=len(step),
         layers=tuple((step.names[stream], block.layers, block.period) for stream, block in step.places.blocks),
@@ -268,7 +270,9 @@ def _shape_problems(profile: "Profile", found: Signatures) -> list[Problem]:
     return problems
 
 
-def _step_problems(profile: "Profile", phase: Phase, median: MedianStep, steps: Steps, left_out: int) -> list[Problem]:
+def _step_problems(
+    profile: "Profile", phase: Phase, median: MedianStep, steps: Steps, left_out: int, busy_us: float
+) -> list[Problem]:
     def warn(code: str, message: str, fix: str = "") -> Problem:
         return Problem("warning", code, f"{phase.name}: {message}", fix, "profile", str(profile.source))
 
@@ -280,6 +284,13 @@ def _step_problems(profile: "Profile", phase: Phase, median: MedianStep, steps: 
     if median.different:
         message = f"{median.different} steps have other kernels than the most common sequence and were left out"
         problems.append(warn("different-steps", message))
+    if phase.name == "decode" and busy_us < _BUSY * median.step_us:
+        message = (
+            f"some kernel runs in only {100 * busy_us / median.step_us:.0f} % of the step: the rest is the host's or "
+            "another rank's, and neither prefetch nor SuperKernel makes it shorter"
+        )
+        fix = "Decode in graph mode first; in eager mode one more prefetch costs the host 50 to 100 us."
+        problems.append(warn("idle-step", message, fix))
     if left_out:
         problems.append(warn("many-targets", f"{left_out} groups of short targets were not looked at"))
     return problems

@@ -25,7 +25,7 @@ _NAMES = {
         "title": "Roofline，{0}：面积 = 步内耗时",
     },
 }
-_LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 720, 420
+_LEFT, _TOP, _WIDTH, _HEIGHT = 70, 60, 720, 420
 
 
 def roofline_plot(phase: PhaseAnalysis, machine: "Machine", language: str = "en") -> str:
@@ -53,7 +53,7 @@ def roofline_plot(phase: PhaseAnalysis, machine: "Machine", language: str = "en"
     slope = machine.hbm_peak / 1e6
     chart.line(*axes.at(axes.x_low, axes.x_low * slope), *axes.at(top / slope, top), INK, 1.6)
     label = axes.at(axes.x_low * 1.2, axes.x_low * 1.2 * slope)
-    chart.text(label[0] + 8, label[1] - 6, words["hbm"].format(written(machine.hbm_peak / 1e6, 1)), 11)
+    chart.text(label[0] + 14, label[1] + 10, words["hbm"].format(written(machine.hbm_peak / 1e6, 1)), 11)
     most = max((s.time_us for s in spots), default=1.0)
     for spot in sorted(spots, key=lambda s: -s.time_us):
         x, y = axes.at(_intensity(spot), spot.tflops or 0.0)

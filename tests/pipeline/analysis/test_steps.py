@@ -71,6 +71,14 @@ def test_one_step_only_is_said(machine: Machine) -> None:
     assert [p.code for p in result.problems] == ["one-step"]
 
 
+def test_a_step_that_the_host_limits_is_told(machine: Machine) -> None:
+    eager = in_order(step(), gap=0.1)
+    eager = [k | {"start_us": k["start_us"] + 60.0 * n} for n, k in enumerate(eager)]
+    codes = [p.code for p in analyse(profile(steps(eager, 4)), machine).problems]
+    assert codes == ["idle-step"]
+    assert not analyse(profile(steps(step(), 4)), machine).problems
+
+
 def test_layers_are_no_steps(machine: Machine) -> None:
     """Layers repeat as steps do, but embedding and head stand around them once."""
     phase = analyse(profile(step(layers=12)), machine).phases[0]
