@@ -5,15 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.fusable import why_not_zh
 from pipeline.graph.findings import Finding
 from transforms.plan import Scope
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")  # the first one of a module's name is its layer
-_ZH = {
-    "TBE kernel": "TBE 算子",
-    "does not fuse in some versions of CANN": "部分 CANN 版本不融合",
-    "does not fuse if its tiling sinks to the device (tiling sink is on)": "开启 tiling 下沉时不融合",
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class NoteGroup:
     @property
     def zh(self) -> str:
         """The same in Chinese."""
-        why = f"({_ZH.get(self.why, self.why)})" if self.why else ""
+        why = f"({why_not_zh(self.what)})" if self.why else ""
         return f"scope {self.label} 内有 {self.count} 个 {self.what}{why}"
 
     def to_json(self) -> dict[str, Any]:

@@ -197,7 +197,14 @@ def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended,
             return replace(result, rung=_refused(reword(error, plan, source).text))
         said = f"{error['type']}: {' '.join(str(error['message']).split())[:400]}"
         doing = _DOING[response["stage"]]
-        return replace(result, rung=_could_not(f"the worker could not {doing.en}: {said}", f"{doing.zh}失败:{said}"))
+        broken = response["stage"] == "front_end"  # a folder whose files have the right sizes can still be damaged
+        hint, hint_zh = (
+            (f"; `{COMMAND} --again` replaces a fetched folder", f";`{COMMAND} --again` 可重新获取前端目录")
+            if broken
+            else ("", "")
+        )
+        en = f"the worker could not {doing.en}: {said}{hint}"
+        return replace(result, rung=_could_not(en, f"{doing.zh}失败:{said}{hint_zh}"))
     graph = Graph.from_json(response["graph"])
     result = replace(
         result,

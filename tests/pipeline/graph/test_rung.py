@@ -240,6 +240,7 @@ def test_a_worker_that_goes_wrong_could_not_check(tmp_path, code, limits, said):
     assert said in check.rung.detail
     assert check.found is None
     assert check.seconds < 20
+    assert ("--again" in check.rung.detail) == ("import the front end" in said)
 
 
 def test_a_worker_killed_from_outside_could_not_check_and_leaves_nothing(tmp_path):
