@@ -169,7 +169,7 @@ def _class(limits: Limits) -> "pl.Expr":
     ideal = pl.max_horizontal(pl.col("memory_us").fill_null(0.0), pl.col("compute_us").fill_null(0.0))
     busy = pl.max_horizontal("aicore_us", "aiv_us")
     explained = ideal >= limits.ideal_share * duration
-    # Without bytes, a load pipe that is a little busier than the Cube proves nothing: fast MatMuls look like that too.
+    # Without bytes and FLOPs, a load pipe a bit busier than the Cube proves nothing: fast MatMuls look like that too.
     cube_too = pl.col("mac_ratio").fill_null(0.0) >= 0.5 * pl.col("mte2_ratio")
     idle_cores = busy.is_null() | (busy <= limits.busy_share * duration)
 
@@ -189,8 +189,8 @@ def _class(limits: Limits) -> "pl.Expr":
             .otherwise(verdict("memory", "bytes")))
         .when(known & explained).then(verdict("memory", "bytes"))
         .when(pipe.is_in(_LOADS)).then(
-            pl.when(known).then(verdict("memory", "load_pipe"))
-            .when(cube_too).then(verdict("unknown", "balanced")).otherwise(verdict("memory", "pipe_only")))
+            pl.when(cube_too).then(verdict("unknown", "balanced"))
+            .when(known).then(verdict("memory", "load_pipe")).otherwise(verdict("memory", "pipe_only")))
         .when(pipe == "vec").then(verdict("vector", "vector_pipe"))
         .when(pipe.is_in(_SCALARS)).then(verdict("scalar", "scalar_pipe"))
         .when(pipe.is_in(["mac", "mte1", "fixpipe"])).then(verdict("compute", "pipe_only"))

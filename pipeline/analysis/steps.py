@@ -6,6 +6,7 @@ kernels are slower (instruction-cache misses), and it may be a warm-up.
 A profile has millions of kernels: everything here is a handful of passes over a few numeric columns.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # An anchor is a kernel that comes once per step: this share of its distances must be alike.
 _REGULAR = 0.8
+_TRIES = 6  # distances that are tried
 # Pipe ratios hardly change from step to step: their medians are over so many steps in the middle.
 _METRIC_STEPS = 32
 
@@ -50,20 +52,26 @@ def find_steps(kernels: "pl.DataFrame") -> Steps:
     if kernels["step"].drop_nulls().n_unique() > 1:
         numbered = _placed(kernels.with_columns(pl.col("step").rank("dense").cast(pl.Int64) - 1))
         return Steps(numbered, "step_id", numbered["step"].null_count())
-    whole = kernels.with_columns(step=pl.lit(0, pl.Int64))
-    starts = _step_starts(kernels)
-    if starts is not None:
-        step = pl.Series("step", starts.search_sorted(kernels["start_us"], side="right")).cast(pl.Int64) - 1
-        numbered = _placed(kernels.with_columns(step.set(step < 0, None)))
-        alike = prints(numbered.filter(pl.col("step").is_not_null()))
-        most = alike.group_by("print").agg(
-            pl.len().alias("steps"), pl.col("kernels").sum(), pl.col("step").min().alias("first")
-        )
-        most = most.sort("kernels", "first")[-1]
-        enough = most["steps"][0] > 1 and 2 * most["kernels"][0] >= numbered.height
-        if enough and not _only_layers(numbered, most["first"][0]):
-            return Steps(numbered, "repetition", numbered["step"].null_count())
-    return Steps(_placed(whole), "none", 0)
+    for starts in _step_starts(kernels):
+        found = _numbered(kernels, starts)
+        if found is not None:
+            return Steps(found, "repetition", found["step"].null_count())
+    return Steps(_placed(kernels.with_columns(step=pl.lit(0, pl.Int64))), "none", 0)
+
+
+def _numbered(kernels: "pl.DataFrame", starts: "pl.Series") -> "pl.DataFrame | None":
+    """Steps that begin at these times; None if most kernels are in no step that comes again, or these are layers."""
+    import polars as pl
+
+    step = pl.Series("step", starts.search_sorted(kernels["start_us"], side="right")).cast(pl.Int64) - 1
+    numbered = _placed(kernels.with_columns(step.set(step < 0, None)))
+    alike = prints(numbered.filter(pl.col("step").is_not_null()))
+    most = alike.group_by("print").agg(
+        pl.len().alias("steps"), pl.col("kernels").sum(), pl.col("step").min().alias("first")
+    )
+    most = most.sort("kernels", "first")[-1]
+    enough = most["steps"][0] > 1 and 2 * most["kernels"][0] >= numbered.height
+    return numbered if enough and not _only_layers(numbered, most["first"][0]) else None
 
 
 def _placed(kernels: "pl.DataFrame") -> "pl.DataFrame":
@@ -111,8 +119,8 @@ def _only_layers(kernels: "pl.DataFrame", step: int) -> bool:
     return not at_ends["ident"].is_in(inside["ident"].implode()).all()
 
 
-def _step_starts(kernels: "pl.DataFrame") -> "pl.Series | None":
-    """Start times of the kernel that begins a step, on the busiest stream; None if nothing repeats.
+def _step_starts(kernels: "pl.DataFrame") -> "Iterator[pl.Series]":
+    """Start times of the kernel that may begin a step, on the busiest stream, the likeliest first.
 
     Layers repeat inside a step, so what is looked for is the longest regular distance: kernels that come once per step
     (embedding, norm before the head, the head). Of these, a step begins with the one before which the stream idles
@@ -122,7 +130,7 @@ def _step_starts(kernels: "pl.DataFrame") -> "pl.Series | None":
 
     busiest = kernels.group_by("lane").agg(pl.col("duration_us").sum()).sort("duration_us", descending=True)
     if busiest.is_empty():
-        return None
+        return
     lane = kernels.filter(pl.col("lane") == busiest["lane"][0]).with_row_index("at")
     lane = lane.with_columns(
         idle=pl.col("start_us") - (pl.col("start_us") + pl.col("duration_us")).shift(1),
@@ -142,12 +150,12 @@ def _step_starts(kernels: "pl.DataFrame") -> "pl.Series | None":
         # It must come all along, not only twice near each other.
         .filter(pl.col("gap") * pl.col("calls") >= 0.5 * lane.height)
     )
-    if found.is_empty():
-        return None
-    once = found.filter(pl.col("gap") == found["gap"].max()).sort(["idle", "at"], descending=[True, False])
-    # Without a clear pause the step begins with the first of them in the file.
-    anchor = once if (once["idle"][0] or 0.0) > 1.0 else once.sort("at")
-    return lane.filter(pl.col("ident") == anchor["ident"][0])["start_us"]
+    # A longer distance may be that of steps of another kind (prefill), which do not come again alike.
+    for gap in found["gap"].unique().sort(descending=True).head(_TRIES):
+        once = found.filter(pl.col("gap") == gap).sort(["idle", "at"], descending=[True, False])
+        # Without a clear pause the step begins with the first of them in the file.
+        anchor = once if (once["idle"][0] or 0.0) > 1.0 else once.sort("at")
+        yield lane.filter(pl.col("ident") == anchor["ident"][0])["start_us"]
 
 
 @dataclass(frozen=True)

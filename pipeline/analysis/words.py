@@ -20,8 +20,8 @@ REASONS: dict[str, dict[str, str]] = {
     "load_pipe": {"en": "the load pipe is busiest, at little bandwidth", "zh": "搬运流水最忙，但带宽不高"},
     "pipe_only": {"en": "by the busiest pipe; shapes give no bytes", "zh": "仅按最忙的流水判断；shape 无法给出字节数"},
     "balanced": {
-        "en": "load pipe and Cube are both busy, and shapes give no bytes",
-        "zh": "搬运流水与 Cube 都忙，而 shape 无法给出字节数",
+        "en": "load pipe and Cube are both busy, and shapes do not decide",
+        "zh": "搬运流水与 Cube 都忙，而 shape 不足以判断",
     },
     "launch": {"en": "short, and its cores are busy for a part of it", "zh": "耗时短，且核只在其中一部分时间忙"},
     "scalar_pipe": {"en": "the scalar pipe is busiest", "zh": "标量流水最忙"},

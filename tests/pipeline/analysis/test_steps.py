@@ -147,3 +147,13 @@ def test_an_operator_that_comes_again_and_again_is_no_layer() -> None:
 def test_long_sequences_only_try_distances_between_equal_kernels() -> None:
     values = np.tile(np.arange(37), 300)
     assert find_blocks(values) == [Block(0, 37, 300)]
+
+
+def test_prefill_between_decode_steps_is_found_without_step_ids(machine: Machine) -> None:
+    at, kernels = 0.0, []
+    for rows in (2048, 8, 8, 8, 8, 2048, 8, 8, 8):
+        one = step(rows=rows)
+        kernels += [k | {"start_us": k["start_us"] + at} for k in one]
+        at = max(k["start_us"] + k["duration_us"] for k in kernels) + 30.0
+    result = analyse(profile(kernels), machine)
+    assert [(p.name, p.rows, p.steps) for p in result.phases] == [("decode", 8, 6), ("prefill", 2048, 1)]
