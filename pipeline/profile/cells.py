@@ -4,11 +4,11 @@ A clean file goes straight from the disk to polars. Whether it is clean is seen 
 read again line by line (`lines`), which is exact and slower.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from pipeline.profile.columns import Layout
@@ -17,7 +17,7 @@ from pipeline.profile.rows import SCHEMA
 
 ABSENT = "N/A"
 COMMA, QUOTE, NEWLINE, RETURN = b',"\n\r'
-BLOCK = 1 << 24  # bytes
+BLOCK = 1 << 22  # bytes
 
 
 def read_clean(file: Path, layout: Layout, skip: int) -> pl.DataFrame | None:
@@ -90,23 +90,25 @@ def _count_lines(file: Path) -> int:
 
     At such a field polars does not raise, it panics.
     """
-    count, before = 0, np.full(3, NEWLINE, np.uint8)
+    size = file.stat().st_size
+    blocks = range(0, size, BLOCK)
+    with ThreadPoolExecutor(2) as pool:
+        by = pool.map if len(blocks) > 1 else map
+        counts = list(by(lambda at: _count_block(file, at, size), blocks))
+    return 0 if min(counts, default=0) < 0 else sum(counts)
+
+
+def _count_block(file: Path, at: int, size: int) -> int:
+    """Number of lines that end in a block, -1 if one of them ends in a lone quote (and perhaps a carriage return)."""
+    before = min(at, 3)  # bytes that belong to the block before
     with file.open("rb", buffering=0) as data:
-        while block := data.read(BLOCK):
-            text = np.concatenate([before, np.frombuffer(block, np.uint8)])
-            ends = np.flatnonzero(text[3:] == NEWLINE) + 3
-            count += len(ends)
-            if _lone_quote(text, ends):
-                return 0
-            before = text[-3:]
-    if before[-1] == NEWLINE:
-        return count
-    return 0 if _lone_quote(before, np.array([3])) else count + 1
-
-
-def _lone_quote(text: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> bool:
-    """Whether some line that ends before one of `ends` has a quote as its last field, a carriage return aside."""
+        data.seek(at - before)
+        block = bytes(3 - before) + (data.read(before + BLOCK) or b"")
+    if at + BLOCK >= size and not block.endswith(b"\n"):
+        block += b"\n"
+    text = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(text[3:] == NEWLINE) + 3
     last, one_before, two_before = text[ends - 1], text[ends - 2], text[ends - 3]
     bare = (last == QUOTE) & ((one_before == COMMA) | (one_before == NEWLINE))
     returned = (last == RETURN) & (one_before == QUOTE) & ((two_before == COMMA) | (two_before == NEWLINE))
-    return bool((bare | returned).any())
+    return -1 if (bare | returned).any() else len(ends)

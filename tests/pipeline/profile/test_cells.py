@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.profile.cells import read_clean, read_lines
+from pipeline.profile.cells import _count_lines, read_clean, read_lines
 from pipeline.profile.columns import Layout, recognise
 from pipeline.profile.lines import parseable
 from tests.pipeline.profile.files import COLUMNS, row, write
@@ -57,6 +57,22 @@ def test_polars_is_not_asked_for_what_makes_it_panic(tmp_path: Path, end: str, c
     path.write_text(",".join(SMALL) + "\na,1,2,3\n" + end, newline="")
     assert both(path, SMALL)[0] is None
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("block", range(1, 12))
+def test_lines_are_counted_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int):
+    monkeypatch.setattr("pipeline.profile.cells.BLOCK", block)
+    path = tmp_path / "k.csv"
+    for body, count in (
+        ("ab\n\ncd,e\n", 3),
+        ("ab\n\ncd,e", 3),
+        ("", 0),
+        ('ab\ncd,"\n', 0),
+        ('ab\n"\r\ncd', 0),
+        ('a\nb,"', 0),
+    ):
+        path.write_text(body, newline="")
+        assert _count_lines(path) == count
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
