@@ -100,6 +100,7 @@ TINY: dict[str, dict[str, Any]] = {
         "heads_per_ngram": 2,
         "make_ngram_vocab_size_divisible_by": 8,
     },
+    "blt": {"encoder_hash_byte_group_vocab": 64},
     "gemma4_assistant": {"text_config": {"num_kv_shared_layers": 2}},
     "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 2}},
     # Key and value caches are shared with earlier layers of the same kind, so both kinds must come twice.

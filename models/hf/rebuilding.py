@@ -33,12 +33,8 @@ def rebuild(module: nn.Module, original: ModuleType, rewritten: ModuleType, swit
     twin = copy.deepcopy(module, shared)
     for name, value in switches.items():
         set_on_all(twin, name, value)
-    for fqn in _outermost(module, original):
-        made = _made_again(twin.get_submodule(fqn), rewritten, fqn)
-        _share(made, module.get_submodule(fqn), fqn)
-        if not fqn:
-            return made.eval()
-        twin.set_submodule(fqn, made)
+    twin = _replaced(twin, original, rewritten)
+    _share(twin, module)
     return twin.eval()
 
 
@@ -52,6 +48,21 @@ def set_on_all(module: nn.Module, name: str, value: Any) -> None:
             seen.add(id(config))
             setattr(config, name, value)
             todo += [part for part in vars(config).values() if hasattr(part, "to_dict")]
+
+
+def _replaced(module: nn.Module, original: ModuleType, rewritten: ModuleType) -> nn.Module:
+    """`module` with every part of the original file made again.
+
+    What is made may hold parts of the original again: multimodal models get their text model from an Auto class.
+    """
+    for fqn in _outermost(module, original):
+        made = _made_again(module.get_submodule(fqn), rewritten, fqn)
+        if rewritten is not original:
+            made = _replaced(made, original, rewritten)
+        if not fqn:
+            return made
+        module.set_submodule(fqn, made)
+    return module
 
 
 def _outermost(module: nn.Module, original: ModuleType) -> list[str]:
@@ -74,12 +85,12 @@ def _made_again(old: nn.Module, rewritten: ModuleType, fqn: str) -> nn.Module:
         return cls(config)
 
 
-def _share(made: nn.Module, old: nn.Module, fqn: str) -> None:
+def _share(made: nn.Module, old: nn.Module) -> None:
     """Give parameters, buffers and tensors kept as plain attributes of `old` to `made`."""
     names = {name for name, _ in made.named_parameters(remove_duplicate=False)}
     lost = names ^ {name for name, _ in old.named_parameters(remove_duplicate=False)}
     if lost:
-        message = f"{fqn or type(old).__name__} has other parameters when it is made again: {', '.join(sorted(lost))}"
+        message = f"{type(old).__name__} has other parameters when it is made again: {', '.join(sorted(lost))}"
         raise RefusedError([Problem("error", "cannot-rebuild", message, "Use transform=wrap.", "transform")])
     for name, module in old.named_modules(remove_duplicate=False):
         twin = made.get_submodule(name)

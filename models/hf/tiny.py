@@ -165,7 +165,8 @@ def _rope(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_tokens(values: dict[str, Any]) -> dict[str, Any]:
     """Special tokens inside the tiny vocabulary, different ones where they were different."""
-    vocabulary = values.get("vocab_size")
+    text = values.get("text_config")
+    vocabulary = values.get("vocab_size", text.get("vocab_size") if isinstance(text, Mapping) else None)
     if not isinstance(vocabulary, int):
         return values
     numbers: dict[int, int] = {}
