@@ -70,8 +70,7 @@ def find_candidates(step: Sequence, machine: "Machine", limits: Limits, coeffici
         limits: thresholds.
         coefficient: share of the theoretical size that is wanted.
     """
-    groups = _groups(step, coefficient)
-    left_out, groups = len(groups[_GROUPS:]), groups[:_GROUPS]
+    groups, left_out = _groups(step, coefficient)
     nominal = machine.nominal()
     usable = nominal.l2_bytes * nominal["l2_share"]
     left = Leftover(step.demand(machine), machine)
@@ -101,22 +100,23 @@ def find_candidates(step: Sequence, machine: "Machine", limits: Limits, coeffici
     return Found(tuple(candidates), tuple(refused), in_flight, left_out)
 
 
-def _groups(step: Sequence, coefficient: Decimal) -> list[_Group]:
-    """Memory-bound targets by their place in the layer, the longest first."""
+def _groups(step: Sequence, coefficient: Decimal) -> tuple[list[_Group], int]:
+    """Memory-bound targets by their place in the layer, the longest first, and how many were left out."""
     memory = (step.frame["class"] == "memory").to_numpy()
     weights, experts = step.column("weight_bytes"), step.column("experts")
     members: dict[tuple[int, int, int], list[int]] = {}
-    for index in np.flatnonzero(memory & (weights > 0)):
+    for index in np.flatnonzero(memory & (weights > 0)).tolist():
         if step.kinds[index].target:
-            members.setdefault(at(step, int(index)), []).append(int(index))
-    length = step.end - step.start
+            members.setdefault(at(step, index), []).append(index)
+    length = step.length.tolist()
+    longest = sorted(members.values(), key=lambda m: -sum(length[k] for k in m))
     found = []
-    for mine in sorted(members.values(), key=lambda m: -float(length[m].sum())):
+    for mine in longest[:_GROUPS]:
         skip = max(0, len(mine) - _LAYERS) // 2
         weight = int(weights[mine[len(mine) // 2]])
         wanted = int(Decimal(weight) * coefficient)
         found.append(_Group(mine, mine[skip : skip + _LAYERS], weight, wanted, bool(experts[mine[0]] > 1)))
-    return found
+    return found, len(longest[_GROUPS:])
 
 
 def _choose(step: Sequence, group: _Group, left: Leftover, usable: float, limits: Limits) -> None:
@@ -167,7 +167,7 @@ def _candidate(
     target = min(group.dependencies, key=lambda m: abs(m - middle))
     dependency = group.dependencies[target]
     ends = [(float(step.end[d]), float(step.start[t])) for t, d in group.dependencies.items()]
-    length = step.end - step.start
+    length = step.length
     rows = step.frame["row"]
     return Candidate(
         target=kernel_ref(step, target),
@@ -184,7 +184,7 @@ def _candidate(
         fits=Figure(window.fits.nominal, "bytes", window.fits.low, window.fits.high),
         room=window.room,
         link_us=window.link_us,
-        passed=tuple(step.frame["op_type"][k] for k in window.passed),
+        passed=tuple(step.ops[k] for k in window.passed),
         rule=window.rule,
         priority=step.kinds[target].priority,
         saving=_saving(step, group, target, max_size, machine),
@@ -220,7 +220,7 @@ def _saving(step: Sequence, group: _Group, target: int, size: int, machine: "Mac
     The low end is a prefix that helps nothing (the cores with cold slices set the time).
     """
     share = step.column("read")[target] / group.weight
-    length = float(np.median((step.end - step.start)[group.members]))
+    length = float(np.median(step.length[group.members]))
     most = max(0.0, length - step.column("compute_us")[target])
     calls = len(group.members)
     values = {"low": machine.at("low"), "nominal": machine.at("nominal"), "high": machine.at("high")}
@@ -233,8 +233,8 @@ def _saving(step: Sequence, group: _Group, target: int, size: int, machine: "Mac
 def _refused(step: Sequence, group: _Group, minor: bool) -> NoCandidate:
     middle = group.looked_at[len(group.looked_at) // 2]
     window = group.window if isinstance(group.window, NoWindow) else NoWindow("minor" if minor else "shared")
-    names = [step.frame["op_type"][k] for k in window.passed]
-    length = step.end - step.start
+    names = [step.ops[k] for k in window.passed]
+    length = step.length
     return NoCandidate(
         target=kernel_ref(step, middle),
         calls=len(group.members),

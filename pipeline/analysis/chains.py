@@ -4,7 +4,6 @@ In a static graph the gaps between kernels are about 0.1 us: what a SuperKernel 
 durations of the kernels after the first, and the gaps themselves.
 """
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,39 +35,37 @@ def find_chains(step: Sequence, machine: "Machine", limits: Limits, step_us: flo
     groups: dict[tuple[Place, Place], list[list[int]]] = {}
     for run in _runs(step, limits):
         groups.setdefault((at(step, run[0]), at(step, run[-1])), []).append(run)
-    launch, gap = _fixed_part(step), _gaps(step, limits)
+    fixed, gap = _fixed_part(step), _gaps(step, limits)
     draws = [machine.nominal(), *machine.draws(_DRAWS)]
+    launch, fused_gap, fusion = (np.array([[d[name]] for d in draws]) for name in ("launch", "fused_gap", "fusion"))
+    always = np.array([_FUSES.get(plain_name(op), "always") == "always" for op in step.ops])
+    rows, classes = step.frame["row"].to_list(), step.frame["class"].to_list()
     found = []
     for runs in groups.values():
         middle = runs[len(runs) // 2]
-        after = np.array(middle[1:])
+        after = np.array([r[1:] for r in runs])
         times = [float(step.end[r[-1]] - step.start[r[0]]) for r in runs]
-        rest = np.median([launch[r[1:]] for r in runs], axis=0)
-        between = np.median([gap[r[1:]] for r in runs], axis=0)
-        joins = {fusion: _joined(step, middle, fusion) for fusion in (False, True)}
-        saved = []
-        for values in draws:
-            joined = joins[values["fusion"] > 0.5]
-            each = np.minimum(values["launch"], rest) + np.maximum(0.0, between - values["fused_gap"])
-            saved.append(float((each * joined).sum()))
+        rest, between = np.median(fixed[after], axis=0), np.median(gap[after], axis=0)
+        each = np.minimum(launch, rest) + np.maximum(0.0, between - fused_gap)
+        # A kernel joins the one before it if both fuse; some do only in some versions.
+        joins = (always[middle[1:]] & always[middle[:-1]]) | (fusion > 0.5)
+        saved = (each * joins).sum(axis=1).tolist()
         low, high = np.quantile(saved[1:], _BAND)
         time = float(np.median(times))
         share = saved[0] * len(runs) / step_us if step_us else 0.0
-        rows = step.frame["row"]
-        classes = step.frame["class"]
         found.append(
             Chain(
                 first=kernel_ref(step, middle[0]),
                 last=kernel_ref(step, middle[-1]),
-                ops=tuple(step.frame["op_type"][k] or "" for k in middle),
+                ops=tuple(step.ops[k] for k in middle),
                 calls=len(runs),
                 kernels=len(middle),
                 launch_bound=sum(classes[k] == "launch" for k in middle),
                 time_us=time,
                 saving=Figure(saved[0], "us", min(saved[0], float(low)), max(saved[0], float(high))),
                 step_share=share,
-                worth=len(after) > 0 and saved[0] >= limits.scope_share * time,
-                rows=tuple((int(rows[r[0]]), int(rows[r[-1]])) for r in runs),
+                worth=saved[0] >= limits.scope_share * time,
+                rows=tuple((rows[r[0]], rows[r[-1]]) for r in runs),
             )
         )
     return tuple(sorted(found, key=lambda c: -c.step_share))
@@ -78,11 +75,10 @@ def _runs(step: Sequence, limits: Limits) -> list[list[int]]:
     """Kernels in a row on one stream that one SuperKernel could hold: cut at layers, waits, and what does not fuse."""
     runs: list[list[int]] = []
     classes, cores = step.frame["class"].to_list(), step.frame["core"].to_list()
-    ops = step.frame["op_type"].to_list()
     for lane in np.unique(step.stream):
         run: list[int] = []
         for kernel in np.flatnonzero(step.stream == lane).tolist():
-            fuses = _FUSES.get(plain_name(ops[kernel] or ""), "always") != "never"
+            fuses = _FUSES.get(plain_name(step.ops[kernel]), "always") != "never"
             if classes[kernel] == "communication" or cores[kernel] in ("AI_CPU", "DSA_SQE") or not fuses:
                 runs.append(run)
                 run = []
@@ -118,10 +114,3 @@ def _gaps(step: Sequence, limits: Limits) -> np.ndarray:
         mine = np.flatnonzero(step.stream == lane)
         found[mine[1:]] = step.start[mine[1:]] - step.end[mine[:-1]]
     return np.where((found > 0) & (found <= limits.waits), found, 0.0)
-
-
-def _joined(step: Sequence, run: list[int], sometimes: bool) -> np.ndarray:
-    """Which kernels after the first follow another one in their SuperKernel."""
-    ops = [plain_name(step.frame["op_type"][k] or "") for k in run]
-    fused = [sometimes or _FUSES.get(op, "always") == "always" for op in ops]
-    return np.array([1.0 if a and b else 0.0 for a, b in pairwise(fused)])

@@ -86,6 +86,7 @@ class OperatorTable:
         return ""
 
 
+@cache
 def plain_name(op_type: str) -> str:
     """`MatMulV3` is `matmul`, `hcom_allReduce__123_0` is `hcom_allreduce`: lower case, no version, no instance."""
     return re.sub(r"(?:_+\d+)+$|_+$|v\d+$", "", op_type.strip().lower().rstrip("_"))

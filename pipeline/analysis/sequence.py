@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,16 @@ class Sequence:
     def __len__(self) -> int:
         return len(self.start)
 
+    @cached_property
+    def length(self) -> np.ndarray:
+        """Time of each kernel, us."""
+        return self.end - self.start
+
+    @cached_property
+    def ops(self) -> list[str]:
+        """Operator type of each kernel."""
+        return [op or "" for op in self.frame["op_type"].to_list()]
+
     def column(self, name: str) -> np.ndarray:
         """A column of numbers, 0 where there is none."""
         import polars as pl
@@ -64,7 +75,7 @@ class Sequence:
             machine: for its peak.
             less: kernel -> bytes of its weights that a prefetch brings before.
         """
-        length = self.end - self.start
+        length = self.length
         most = length * machine.hbm_peak
         known = self.frame["known"].to_numpy()
         pipe = np.clip(self.column("mte2_ratio"), 0, 1) * self.column("aicore_us")
