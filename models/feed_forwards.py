@@ -87,7 +87,8 @@ class FeedForwards:
         rest = [m for m in part.matmuls if m not in mine and m not in experts]
         # Projections into and out of a space that only experts work in are no expert of their own.
         rest = [m for m in rest if not experts or not (flow.reaches(m, experts) or flow.flows(experts[0], m))]
-        return FeedForward(part, mine, experts, self._blocks(rest))
+        largest = max(map(self._size, rest), default=0)
+        return FeedForward(part, mine, experts, self._blocks([m for m in rest if _SMALL * self._size(m) >= largest]))
 
     def _routers(self, matmuls: list[int]) -> set[int]:
         found: set[int] = set()

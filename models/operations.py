@@ -18,6 +18,8 @@ from models.dataflow import NONE, Producers, Weights, storage_id, tensors_in
 from models.problems import Problem, RefusedError
 
 Outside = tuple[int, int, tuple[int, ...]]
+# Their first argument is added, not multiplied.
+_ADDING = frozenset(("addmm", "baddbmm", "addmv"))
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear", "matmul", "einsum"))
 # A table of this many dimensions is a stack of weights, of which some are picked; of two, an embedding.
 _STACK = 3
@@ -125,9 +127,10 @@ class _Recorder(TorchDispatchMode):
         self._numbers = {n: p.numel() for n, p in loaded.module.named_parameters()}
         prefix = f"{loaded.root}.{loaded.layers}" if loaded.root else loaded.layers
         self._layer_of = {f"{prefix}.{i}": i for i in range(len(loaded.module.get_submodule(prefix)))}  # type: ignore[arg-type]
-        self._constants = {storage_id(b) for b in loaded.module.buffers()}
-        for module in loaded.module.modules():  # tensors that are neither parameters nor buffers
-            self._constants |= {storage_id(v) for v in vars(module).values() if isinstance(v, torch.Tensor)}
+        # Tensors that are neither parameters nor buffers; a model that keeps its state so puts new ones in their place.
+        attributes = [v for m in loaded.module.modules() for v in vars(m).values() if isinstance(v, torch.Tensor)]
+        self._kept = [*loaded.module.buffers(), *attributes]  # alive: what is freed could be mistaken for another
+        self._constants = {storage_id(t) for t in self._kept}
         self._forget()
 
     def _forget(self) -> None:
@@ -218,7 +221,8 @@ class _Recorder(TorchDispatchMode):
         for i, tensor in enumerate([*read, *(t for t in written if not any(t is r for r in read))]):
             own = self._weights_in(tensor)
             if own is not None:
-                weights |= own if i == 0 or not op.lookup else frozenset()
+                factor = i == 0 if op.lookup else i > 0 or name not in _ADDING
+                weights |= own if factor else frozenset()
                 continue
             operands.append(self._producers.of(tensor))
             key = storage_id(tensor)

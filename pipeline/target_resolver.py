@@ -68,12 +68,16 @@ class TargetResolver:
             return [], 0
         entries: list[Entry] = []
         skipped = 0
+        told: set[str] = set()
         problems: dict[str, tuple[str, Illegal, int]] = {}
         for i, match in self._candidates(target):
             found = self.names.meant(target.dependency, i, match.captures) if match is not None else ()
-            if match is None or not found:
+            # A block that layers share has one weight, which is copied for the first of them.
+            again = target.weight.role is not None and match is not None and match.fqn in told
+            if match is None or not found or again:
                 skipped += 1
                 continue
+            told.add(match.fqn)
             result = self._nearest_entry(target, match, found, i)
             if isinstance(result, Entry):
                 entries.append(result)

@@ -107,7 +107,7 @@ def _prefetch_table(resolution: Resolution, title: str) -> Table:
             f"{match.matched}" + (f", {match.skipped} skipped" if match.skipped else ""),
             approximate_size(match.theoretical_size),
             approximate_size(match.max_size),
-            "explicit size" if match.coefficient is None else str(match.coefficient),
+            "explicit size" if match.coefficient is None and match.matched else str(match.coefficient or ""),
             "" if match.l2_share is None else f"{100 * match.l2_share:.1f} %",
             _window(match.window),
         )
