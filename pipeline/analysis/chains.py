@@ -104,7 +104,7 @@ def _idle(step: Sequence, before: int, kernel: int) -> float:
 def _fixed_part(step: Sequence) -> np.ndarray:
     """Time of each kernel that neither its bytes nor its FLOPs need: a launch is at most that."""
     ideal = np.maximum(step.column("memory_us"), step.column("compute_us"))
-    return np.maximum(0.0, step.end - step.start - ideal)
+    return np.maximum(0.0, step.length - ideal)
 
 
 def _gaps(step: Sequence, limits: Limits) -> np.ndarray:

@@ -27,7 +27,7 @@ class Sequence:
     Attributes:
         frame: the classified kernels, one row each.
         kinds: per kernel.
-        start, end: us from the start of the step.
+        start, end: us from the start of the representative step.
         stream: number of the stream.
         before: the kernel that each follows on its critical path: the one before it on its stream, or the kernel of
             another stream that it waited for; -1 if none.
@@ -51,8 +51,8 @@ class Sequence:
 
     @cached_property
     def length(self) -> np.ndarray:
-        """Time of each kernel, us."""
-        return self.end - self.start
+        """Time of each kernel, us: median over the steps."""
+        return self.column("duration_us")
 
     @cached_property
     def ops(self) -> list[str]:
@@ -75,7 +75,7 @@ class Sequence:
             machine: for its peak.
             less: kernel -> bytes of its weights that a prefetch brings before.
         """
-        length = self.length
+        length = self.end - self.start
         most = length * machine.hbm_peak
         known = self.frame["known"].to_numpy()
         pipe = np.clip(self.column("mte2_ratio"), 0, 1) * self.column("aicore_us")
@@ -107,14 +107,11 @@ def sequence(classified: "pl.DataFrame", operators: OperatorTable) -> Sequence:
     limits = operators.limits
     kinds = tuple(operators.kinds[name] for name in classified["kind"])
     start = classified["start_us"].to_numpy().copy()
-    end = start + classified["duration_us"].to_numpy()
+    end = start + classified["own_us"].to_numpy()
     words = classified["stream"].fill_null("").to_list()
     names = tuple(dict.fromkeys(words))
     stream = np.array([names.index(w) for w in words], dtype=np.int64)
-    before, previous = critical_path(start, end, stream, limits.waits)
-    # Medians of starts and of durations need not touch: a kernel ends where the next of its stream begins.
-    for index in np.flatnonzero(previous >= 0):
-        end[previous[index]] = min(end[previous[index]], max(start[index], start[previous[index]]))
+    before, _ = critical_path(start, end, stream, limits.waits)
     idents = classified["ident"].cast(pl.Int64).to_numpy()
     return Sequence(
         classified,

@@ -163,8 +163,10 @@ class MedianStep:
     """One step whose times are medians over all steps with its sequence of kernels.
 
     Attributes:
-        kernels: per kernel in order of start: `lane`, `slot`, `key`, `ident`, `row` (of the representative step),
-            `start_us` (from the start of the step), `duration_us`, and the medians of further columns.
+        kernels: per kernel in order of start: `lane`, `slot`, `key`, `ident`, `row`, `start_us` (from the start of the
+            step) and `own_us` (duration) in the representative step, which is the one of median time; `duration_us` and
+            further columns are medians over the steps. Starts are of one real step, so that what waits for what can be
+            seen: medians of starts need not fit to medians of durations.
         step_us: median time of a step, from its first start to its last end.
         step_low, step_high: 10 and 90 % over the steps; equal to the median if there is one step only.
         steps: numbers of the steps that took part.
@@ -202,8 +204,9 @@ def median_step(
     chosen = per_step.filter(pl.col("print") == common["print"][0]).sort("time", "step")
     representative = chosen["step"][(chosen.height - 1) // 2]
     same = mine.join(chosen.select("step", "begin"), on="step")
-    rows = same.group_by("slot").agg((pl.col("start_us") - pl.col("begin")).median(), pl.col("duration_us").median())
-    about = same.filter(pl.col("step") == representative).select("slot", "lane", "key", "ident", "row")
+    rows = same.group_by("slot").agg(pl.col("duration_us").median())
+    start, own = pl.col("start_us") - pl.col("begin"), pl.col("duration_us").alias("own_us")
+    about = same.filter(pl.col("step") == representative).select("slot", "lane", "key", "ident", "row", start, own)
     rows = about.join(rows, on="slot").join(_metrics(same, chosen, profile, metrics), on="slot")
     times = chosen["time"]
     low, mid, high = (float(times.quantile(q, "linear") or 0.0) for q in (0.1, 0.5, 0.9))

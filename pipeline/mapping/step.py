@@ -91,7 +91,7 @@ class Step:
             stream_names=found.names,
             start_us=start,
             end_us=end,
-            duration_us=(found.end - found.start)[order],
+            duration_us=found.length[order],
             before=critical_path(start, end, streams, operator_table().limits.waits)[0],
             weight_bytes=np.where(known, found.column("weight_bytes"), -1.0)[order],
             read_bytes=read[order],

@@ -216,3 +216,24 @@ def test_a_target_added_later_takes_nothing_from_those_before(asked: list[tuple[
     final = [Copy(n, c[0].release, c[0].deadline, chosen[n]) for n, c in groups.items() if chosen[n]]
     brought, _ = share_out(final, left, 1e12, CMO)
     assert all(sum(brought[c.group]) >= 0.98 * c.size for c in final)
+
+
+def test_noise_that_adds_up_along_a_step_changes_neither_places_nor_dependencies(machine: Machine) -> None:
+    """Starts far into a step differ by more than any window from step to step; each window is of one real step."""
+    rng = np.random.default_rng(3)
+    layer = [norm(3.0), o_proj(), collective(20.0), norm(5.0), gate_up(), vector("SwiGlu", 8 * 8192, 3.0), down()]
+    at, kernels = 0.0, []
+    for number in range(8):
+        noisy = [
+            k | {"duration_us": k["duration_us"] * float(rng.uniform(0.9, 1.4)), "step": number}
+            for _ in range(30)
+            for k in layer
+        ]
+        one = in_order([vector("GatherV2", 4096, 2.0, step=number), *noisy])
+        kernels += [k | {"start_us": k["start_us"] + at} for k in one]
+        at = kernels[-1]["start_us"] + kernels[-1]["duration_us"] + 15.0
+    (phase,) = analyse(profile(kernels), machine).phases
+    gate, last = found(phase, "gate_up"), found(phase, "down")
+    assert (gate.dependency.name, last.dependency.position) == ("o_proj", gate.target.position - 1)
+    assert gate.calls == 30 and len(gate.pairs) >= 29
+    assert gate.target_us == pytest.approx(24.0 * 1.15, rel=0.05)
