@@ -1,7 +1,6 @@
 """The files outside our own tree that decide what a transformers model is: its modeling source, and a checkpoint."""
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -46,6 +45,7 @@ def _sources(model_type: str) -> tuple[tuple[str, str], ...]:
     """The modeling and configuration files of a type and of the parts that its configuration has."""
     import transformers
 
+    from models.hf.configs import full_config
     from models.hf.types import causal_lm_types, class_name, config_class
 
     if model_type not in causal_lm_types():
@@ -55,7 +55,7 @@ def _sources(model_type: str) -> tuple[tuple[str, str], ...]:
         classes = [config_class(model_type), getattr(transformers, class_name(model_type))]
     except ImportError:  # a package is missing, and the model can't be loaded either
         classes = [config_class(model_type)]
-    classes += [part for part in (classes[0].sub_configs or {}).values() if inspect.isclass(part)]
+    classes += [type(part) for part in vars(full_config(model_type, {})).values() if hasattr(part, "to_dict")]
     folders = {Path(str(sys.modules[cls.__module__].__file__)).parent for cls in classes}
     found = [path for folder in sorted(folders) for path in sorted(folder.glob("*.py")) if folder.name != "auto"]
     return tuple((f"transformers/{path.relative_to(root).as_posix()}", _hash(path)) for path in found)
