@@ -11,6 +11,8 @@ from models.workload import Kernel, ModuleCall
 _ACTIVATIONS = {"Swish": "SwiGLU", "Gelu": "GeGluV2"}
 _NORMS = ("RmsNorm", "LayerNorm")
 _MOVES = ("TensorMove", "Cast")  # what only changes place, order or type
+_NORMALISING = frozenset(("ReduceSum", "Add", "RealDiv"))
+_SINKHORN_STEPS = 4
 _ROUTER_LIMIT = 8  # results of a router are no larger than this many times its scores
 
 
@@ -32,6 +34,7 @@ def fuse(
     rules: list[Callable[[Graph], Iterator[Group]]] = [
         lambda g: _leaf_modules(g, leaves),
         _attention,
+        _sinkhorn,
         _indexer,
         _gating,
         _gated_activation,
@@ -150,6 +153,20 @@ def _absorb_before(
         if launch.kernel.engine in engines and not launch.kernel.weights and graph.consumers[index] <= members:
             members.add(index)
             queue += launch.kernel.inputs
+
+
+def _sinkhorn(graph: Graph) -> Iterator[Group]:
+    """Rows and columns of a small matrix are normalised in turn, many times: one chain in one call."""
+    chain: list[int] = []
+    path: tuple[int, ...] = ()
+    for launch in [*graph.launches, None]:
+        steps = launch is not None and launch.glue and launch.kernel.op in _NORMALISING
+        if launch is not None and steps and launch.path == path and set(launch.kernel.inputs) & set(chain[-2:]):
+            chain.append(launch.kernel.index)
+            continue
+        if sum(graph.kernel(i).op == "RealDiv" for i in chain) >= _SINKHORN_STEPS:
+            yield Group(frozenset(chain), "Sinkhorn", chain[-1])
+        chain, path = ([launch.kernel.index], launch.path) if launch is not None and steps else ([], ())
 
 
 def _indexer(graph: Graph) -> Iterator[Group]:

@@ -142,3 +142,12 @@ def test_attention_needs_products_of_activations_on_both_sides():
 
     assert [op for op, _ in fused(attention(()))] == ["MatMul", "FusedInferAttentionScore"]
     assert len(fused(attention(("w",)))) == 6
+
+
+def test_rows_and_columns_normalised_in_turn_are_one_kernel():
+    def chain(steps):
+        ops = ["SoftmaxV2"] + ["ReduceSum", "Add", "RealDiv"] * steps
+        return [launch(i, op, (i - 1,) if i else ()) for i, op in enumerate(ops)]
+
+    assert [op for op, _ in fused(chain(5))] == ["SoftmaxV2", "Sinkhorn"]
+    assert len(fused(chain(1))) == 4

@@ -138,6 +138,21 @@ def test_experts_with_biases_and_sinks():
         assert bias.weight == f"{stack.weight}_bias" and bias.share == stack.share < 1
 
 
+def test_experts_stored_one_after_the_other_in_matrices():
+    work = traced("dbrx", {"n_layers": 2})
+    products = [k for k in work.kernels if k.layer == 1 and k.op == "GroupedMatmul"]
+    assert [w.weight.rpartition(".")[2] for k in products for w in k.weights] == ["w1", "v1", "w2"]
+    assert len({(k.flops, k.weights[0].stored_bytes, k.weights[0].share) for k in products}) == 1
+    assert ("SwiGLU", "ffn.experts") in layer(work, 1)
+
+
+def test_experts_that_get_the_rows_of_every_expert_cost_those_of_the_picked_ones():
+    work = traced("llama4_text", {**_SIZES, "moe_layers": [0, 1]})
+    up, down = (k for k in work.kernels if k.layer == 1 and k.op == "GroupedMatmul")
+    assert up.flops == 2 * down.flops == 2 * BATCH * 1 * 5120 * 2 * 8192
+    assert up.weights[0].share == pytest.approx(1 - (1 - 1 / 16) ** BATCH)
+
+
 def test_convolution_like_projections_and_a_norm_with_bias():
     work = traced("gpt2", {"n_layer": 2}, context_length=512)
     assert layer(work, 1) == [
@@ -282,8 +297,8 @@ def test_everything_is_put_back(monkeypatch):
     assert state_of(model) == before and kernels.active_recorder() is None
 
 
-def test_the_view_computes_what_the_model_computes_outside_attention():
-    """Shapes of the logits, on the CPU too; and models of our own are left alone."""
+def test_a_tiny_model_can_be_traced_too_and_runs_as_before_afterwards():
+    """And models of our own are left alone."""
     model = load(load_spec("hf/llama"), load_deployment("unsharded"), "ge_graph", "tiny")
     assert is_transformers(model.module)
     plain = model.decode_once()
