@@ -79,6 +79,7 @@ def analyse(profile: "Profile", machine: "Machine", options: AnalysisOptions | N
         problems=tuple(problems),
         signatures=found.table,
         keys=found.keys,
+        every_step=steps.kernels,
     )
 
 
@@ -156,6 +157,7 @@ def _phase(
         chains=find_chains(step, machine, limits, median.step_us) if decodes else (),
         in_flight=result.in_flight,
         l2_budget=nominal.l2_bytes * nominal["l2_share"],
+        numbers=median.steps,
         sequence=step,
     )
 

@@ -234,7 +234,8 @@ class PhaseAnalysis:
         chains: for SuperKernel, most saved first.
         in_flight: most bytes that the suggested copies hold in L2 at once, modelled.
         l2_budget: bytes of L2 that may hold weights, modelled.
-        sequence: the step itself, for what builds on the analysis (mapping, replay).
+        numbers: the steps behind the medians, as `Analysis.every_step` counts them.
+        sequence: the step itself, for what builds on the analysis (mapping, replay, compare).
     """
 
     name: str
@@ -256,6 +257,7 @@ class PhaseAnalysis:
     chains: tuple[Chain, ...]
     in_flight: float
     l2_budget: float
+    numbers: tuple[int, ...]
     sequence: "Sequence" = field(repr=False)
 
     @property
@@ -303,6 +305,7 @@ class Analysis:
         problems: warnings: inconsistent shapes, one step only, ...
         signatures: the unique kernels with bytes and FLOPs (`roofline.Signatures.table`).
         keys: signature of every row of the profile; `roofline.per_row` joins both.
+        every_step: the kernels of all steps (`steps.Steps.kernels`), for what needs more than medians.
     """
 
     source: str
@@ -315,6 +318,7 @@ class Analysis:
     problems: "tuple[Problem, ...]"
     signatures: "pl.DataFrame" = field(repr=False)
     keys: "pl.Series" = field(repr=False)
+    every_step: "pl.DataFrame" = field(repr=False)
 
     def phase(self, name: str) -> PhaseAnalysis | None:
         """A phase by name."""
