@@ -60,7 +60,11 @@ class StatementEdit:
             NotHoistable: the statement decides whether, or how often, the call runs.
         """
         small = self._small()
-        if id(call) not in self._names and isinstance(small, cst.Assign | cst.AnnAssign) and small.value is call:
+        if (
+            id(call) not in self._names
+            and isinstance(small, cst.Assign | cst.AnnAssign)
+            and self._gives(small.value, call)
+        ):
             name = self._target(small, port, child)
             if name:
                 return name, True
@@ -122,6 +126,16 @@ class StatementEdit:
             self._hoist(call, f"{child}_output")
         name = self._names[id(call)].value
         return 1 + next(n for n, s in enumerate(self.before) if self._assigns(s, name))
+
+    def _gives(self, value: cst.CSTNode | None, call: cst.Call) -> bool:
+        """Whether a value is the call's result: also of `self.a(x) if c else self.a(x, y)`, which calls `self.a`."""
+        if not isinstance(value, cst.IfExp):
+            return value is call
+        branches = (value.body, value.orelse)
+        if not any(branch is call for branch in branches):
+            return False
+        functions = {self.function.code_of(b.func) for b in branches if isinstance(b, cst.Call)}
+        return all(isinstance(branch, cst.Call) for branch in branches) and len(functions) == 1
 
     def _assigns(self, statement: cst.BaseStatement, name: str) -> bool:
         return self.function.code_of(statement.with_changes(leading_lines=())).startswith(f"{name} = ")

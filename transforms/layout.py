@@ -4,6 +4,8 @@ The length of a file's lines is often only guessed. A trailing comma keeps argum
 longer limit, so nothing here uses the in-between layout (all arguments on one line of their own).
 """
 
+from collections.abc import Sequence
+
 
 def call(head: str, arguments: list[str], indent: int, width: int) -> str:
     """`head(a, b)` on one line if it fits, else one argument a line."""
@@ -11,6 +13,21 @@ def call(head: str, arguments: list[str], indent: int, width: int) -> str:
     if indent + len(one_line) <= width:
         return one_line
     return f"{head}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
+
+
+def headers(conditions: Sequence[str], indent: int, width: int) -> list[str]:
+    """`if a and b:` if it fits, else `if a:` and, inside of it, `if b:`; nothing without conditions."""
+    one_line = f"if {' and '.join(conditions)}:"
+    if conditions and indent + len(one_line) <= width:
+        return [one_line]
+    return [f"if {condition}:" for condition in conditions]
+
+
+def nested(heads: Sequence[str], body: str) -> str:
+    """The body below headers that are inside of each other."""
+    for head in reversed(heads):
+        body = f"{head}\n{indented(body)}"
+    return body.rstrip("\n")
 
 
 def commented(statement: str, comment: str, indent: int, width: int) -> str:

@@ -13,9 +13,10 @@ from typing import Literal
 
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.plan import Plan, Prefetch
-from transforms.reaching import Link, Mark, NotPlaceable, Reach, condition, is_below, reach
+from transforms.reaching import Link, Reach, condition, is_below, reach, shared_links
 from transforms.recording import Call, Recording, Site, Tensor
 from transforms.refusals import Refusals
+from transforms.telling import Mark, NotPlaceable
 
 Where = Literal["before", "entry", "return", "after"]
 
@@ -32,6 +33,11 @@ class Guard:
 
     kind: Literal["entry", "caller", "local"]
     test: str
+
+    @property
+    def manner(self) -> tuple[str, str]:
+        """Equal for guards that are written in the same way into the function itself."""
+        return self.kind, "" if self.kind == "caller" else self.test
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Statement:
         conditions: nested `if`s around it.
         link, mark: what its conditions and its weight need in `__init__`.
         owners: FQNs of the instances.
+        callers: (instance, phase test of the function that calls it), where the guard is the caller's.
         entries: the plan's entries that it realises.
     """
 
@@ -94,6 +101,7 @@ class Statement:
     link: Link | None
     mark: Mark | None
     owners: frozenset[str]
+    callers: tuple[tuple[str, str], ...]
     entries: tuple[Prefetch, ...]
 
 
@@ -209,7 +217,7 @@ def _spot(recording: Recording, entry: Prefetch, call: Call, tensor: Tensor) -> 
         guard = _guard(recording, call.site.function, call.site.line, tensor, call)
         return Spot(where, call.site.function, call.site, tensor.position, call.owner, child, event, guard)
     cls = recording.class_of(call.fqn)
-    name = inspect.unwrap(cls.forward).__qualname__  # type: ignore[attr-defined]
+    name = _forward(recording, call.fqn)
     if not recording.in_file(cls) or name not in recording.source.functions:
         raise NotPlaceable(f"{call.fqn} is called in a loop, and its class is not in {recording.source.path.name}")
     guard = _guard(recording, name, None, tensor, call)
@@ -239,6 +247,9 @@ def _guard(recording: Recording, name: str, line: int | None, tensor: Tensor, ca
         owner = call if line is None else call.parent
         if owner is None or owner.site is None or in_loop(recording, owner) or not name.endswith(".forward"):
             raise
+        others = {_forward(recording, c.fqn) for c in recording.decode.calls if c.site == owner.site} - {name}
+        if others:
+            raise NoPhase(f"{reason}; the statement that calls it calls {min(others)}, too") from None
         try:
             return Guard("caller", _entry_test(recording, owner.site.function, owner.site.line, owner))
         except NoPhase:
@@ -256,13 +267,14 @@ def _entry_test(recording: Recording, name: str, line: int | None, call: Call) -
 
 def _statements(recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], refusals: Refusals) -> list[Statement]:
     groups: dict[object, list[tuple[Prefetch, Spot, Reach]]] = {}
+    shared = shared_links(recording, [(s.owner, e.weight, (e.max_size, e.offset)) for e, s in chosen.items()])
     for entry, spot in chosen.items():
         try:
-            reached = reach(recording, spot.owner, entry.weight)
+            reached = reach(recording, spot.owner, entry.weight, shared)
         except NotPlaceable as reason:
             refusals.add(entry, reason)
             continue
-        place = (spot.where, spot.function, spot.site, spot.port)
+        place = (spot.where, spot.function, spot.site, spot.port, spot.guard.manner)
         groups.setdefault((place, reached, entry.max_size, entry.offset), []).append((entry, spot, reached))
     statements: list[Statement] = []
     moments: dict[Prefetch, tuple[tuple[int, int], int]] = {}
@@ -286,6 +298,7 @@ def _statements(recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], 
                 reached.link,
                 mark,
                 frozenset(owners),
+                tuple(sorted((s.owner, s.guard.test) for _, s, _ in members if s.guard.kind == "caller")),
                 tuple(e for e, _, _ in members),
             )
         )
@@ -300,11 +313,12 @@ def _running(recording: Recording, spot: Spot) -> set[str]:
     """FQNs of all instances that run the statement in a decode step."""
     if spot.site is not None:
         return {call.owner for call in recording.decode.calls if call.site == spot.site and call.owner is not None}
-    return {
-        call.fqn
-        for call in recording.decode.calls
-        if inspect.unwrap(recording.class_of(call.fqn).forward).__qualname__ == spot.function  # type: ignore[attr-defined]
-    }
+    return {call.fqn for call in recording.decode.calls if _forward(recording, call.fqn) == spot.function}
+
+
+def _forward(recording: Recording, fqn: str) -> str:
+    """Qualified name of what runs when a module is called."""
+    return inspect.unwrap(recording.class_of(fqn).forward).__qualname__  # type: ignore[attr-defined]
 
 
 def _name_roles_apart(statements: list[Statement]) -> list[Statement]:

@@ -9,11 +9,12 @@ from transforms.helpers import module_of, text_of
 from transforms.levers import PREFETCH, SUPERKERNEL, Lever
 from transforms.phase import NoPhase, phase_condition
 from transforms.placing import Statement
-from transforms.reaching import Link, Mark, NotPlaceable, attribute
+from transforms.reaching import Link
 from transforms.recording import Recording
 from transforms.rewriting import FunctionRewrite
 from transforms.scoping import LayerIndex, ScopeStatement
 from transforms.source_file import SourceFile, parameters
+from transforms.telling import Mark, NotPlaceable, attribute
 
 # The check of a lever, and what it is told in source that was written for npugraph_ex.
 _CHECKS = {PREFETCH: ("check_prefetch", "joined=True"), SUPERKERNEL: ("check_superkernel", "allow_npugraph_ex=True")}
@@ -44,10 +45,10 @@ class FileRewrite:
         """
         spot = statements[0].spot
         function = self.function(spot.function, spot.site.line if spot.site else None)
+        if any(statement.callers for statement in statements):
+            function.accept(PREFETCH.passed)
         function.prefetch(statements)
         self._helpers.add("npu_prefetch")
-        if spot.guard.kind == "caller":
-            function.accept(PREFETCH.passed)
         for statement in statements:
             self._plumb(statement)
 
@@ -151,10 +152,9 @@ class FileRewrite:
         return "".join(lines)
 
     def _plumb(self, statement: Statement) -> None:
-        if statement.spot.guard.kind == "caller":
-            for owner in sorted(statement.owners):
-                self._pass_switch(owner, statement.spot.guard.test, PREFETCH)
-        else:
+        for owner, test in statement.callers:
+            self._pass_switch(owner, test, PREFETCH)
+        if not statement.callers:
             self._switch(statement.spot.function, statement.owners, PREFETCH)
         needs = [(statement.link.name, "None")] if statement.link else []
         needs += [(statement.mark.name, "False")] if statement.mark else []

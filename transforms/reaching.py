@@ -3,22 +3,35 @@
 A weight below the instance is an attribute path. Any other weight is reached by a *link*: an attribute that the common
 parent sets to a sibling module (never to a parameter, which loading may replace), `None` by default and always asked,
 because draft models and other roles build the same class and bind nothing. A link into the next layer leads to the very
-module that owns the weight: links from layer to layer would make one chain through the whole model, which compilers and
-`copy.deepcopy` follow recursively.
+module that owns the weight, or to a part of that layer with several such weights (its attention) if nothing leads on
+from there: links from layer to layer would make one chain through the whole model, which compilers and `copy.deepcopy`
+follow recursively.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from torch import nn
-
 from transforms.recording import Recording
-from transforms.source_file import sometimes_assigned
-
-
-class NotPlaceable(Exception):
-    """A plan entry that can't be written into the source; the message says why."""
+from transforms.telling import (
+    MISSING,
+    Mark,
+    NotPlaceable,
+    Test,
+    attribute,
+    class_name,
+    conjunction,
+    fails,
+    is_list,
+    join,
+    layers_of,
+    presence,
+    role,
+    some,
+    tell_by_attribute,
+    tell_by_type,
+    value_at,
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +57,6 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A bool attribute, False by default, that the parent's `__init__` sets on the child in the planned role."""
-
-    parent: str
-    child: str
-    name: str
-    only_if: str = ""
-
-
-@dataclass(frozen=True)
 class Reach:
     """How one instance spells one weight: `self` or `self.<link>`, then `path`."""
 
@@ -69,33 +72,83 @@ class Reach:
         return self.base + attribute(self.path)
 
 
-def attribute(path: str) -> str:
-    """`mlps.0.down_proj` as Python writes it after a name: `.mlps[0].down_proj`."""
-    out = ""
-    for part in path.split(".") if path else []:
-        out += f".{part}" if part.isidentifier() else f"[{part}]" if part.isdigit() else f'["{part}"]'
-    return out
-
-
-def reach(recording: Recording, owner: str, weight: str) -> Reach:
+def reach(recording: Recording, owner: str, weight: str, shared: frozenset[tuple[str, str]] = frozenset()) -> Reach:
     """How the instance at `owner` spells the parameter `weight`.
+
+    Args:
+        recording: the recorded run.
+        owner: FQN of the instance.
+        weight: FQN of the parameter.
+        shared: from `shared_links`.
 
     Raises:
         NotPlaceable: only a same-layer relative or the next layer can be linked.
     """
     if is_below(weight, owner):
         return Reach(weight[len(owner) + 1 :] if owner else weight)
-    layers = f"{recording.root}.{recording.layers}" if recording.root else recording.layers
+    layers = join(recording.root, recording.layers)
     if is_below(owner, layers) and is_below(weight, layers):
-        here, there = owner[len(layers) + 1 :].split("."), weight[len(layers) + 1 :].split(".")
+        here, there = _in_layer(owner, layers), _in_layer(weight, layers)
         if here[0] != there[0]:
             if int(there[0]) != int(here[0]) + 1:
                 raise NotPlaceable(f"{weight} is not in the same or the next layer")
-            parent = _class_name(recording, recording.root)
-            name = "_".join(["next", *there[1:-1]]) if there[1:-1] else "next_layer"
-            link = Link(parent, name, ".".join(here[1:]), ".".join(there[1:-1]), to_next=True)
-            return Reach(there[-1], complete(recording, link))
+            depth = _part_depth(recording, layers, there)
+            if (".".join(here[1:]), ".".join(there[1:depth])) not in shared:
+                depth = len(there) - 1
+            parent = class_name(recording, recording.root)
+            name = "_".join(["next", *there[1:depth]]) if there[1:depth] else "next_layer"
+            link = Link(parent, name, ".".join(here[1:]), ".".join(there[1:depth]), to_next=True)
+            return Reach(".".join(there[depth:]), complete(recording, link))
     return _relative(recording, owner, weight, layers)
+
+
+def shared_links(recording: Recording, needs: Iterable[tuple[str, str, object]]) -> frozenset[tuple[str, str]]:
+    """Which parts of the next layer one link leads to, for all weights there.
+
+    Such a part has several of the weights, or is planned for only some of the layers, or not in the same way (then it
+    tells what the module that owns the weight can't), and no link starts inside of it.
+
+    Args:
+        recording: the recorded run.
+        needs: (FQN of an instance, FQN of a weight that it spells, how it is prefetched).
+
+    Returns:
+        (path of the instance below its layer, path of the part below the next layer).
+    """
+    layers = join(recording.root, recording.layers)
+    holders: set[str] = set()
+    weights: dict[tuple[str, str], dict[str, list[tuple[str, object]]]] = {}
+    for owner, weight, manner in needs:
+        if is_below(weight, owner) or not (is_below(owner, layers) and is_below(weight, layers)):
+            continue
+        here, there = _in_layer(owner, layers), _in_layer(weight, layers)
+        holders.add(".".join(here[1:]))
+        if here[0] != there[0]:
+            depth = _part_depth(recording, layers, there)
+            key = ".".join(here[1:]), ".".join(there[1:depth])
+            weights.setdefault(key, {}).setdefault(".".join(there[depth:]), []).append((here[0], manner))
+    found = set()
+    for (holder, part), tails in weights.items():
+        manners = [{manner for _, manner in planned} for planned in tails.values()]
+        pairs = sum(_exist(recording, join(a, holder), join(b, part)) for a, b in pairwise(layers_of(recording)))
+        partial = any(len(m) > 1 for m in manners) or any(len(planned) < pairs for planned in tails.values())
+        leaves = any("." not in tail for tail in tails)
+        if (len(tails) > 1 or partial) and part and not leaves and not any(is_below(f"{h}.", part) for h in holders):
+            found.add((holder, part))
+    return frozenset(found)
+
+
+def _in_layer(fqn: str, layers: str) -> list[str]:
+    """`["3", "self_attn", "q_proj"]`."""
+    return fqn[len(layers) + 1 :].split(".")
+
+
+def _part_depth(recording: Recording, layers: str, there: list[str]) -> int:
+    """How many names lead to the outermost module inside the layer that a weight is in, the layer's included."""
+    depth = 2
+    while depth < len(there) and is_list(recording, join(layers, *there[:depth])):
+        depth += 1
+    return min(depth, len(there) - 1)
 
 
 def is_below(path: str, parent: str) -> bool:
@@ -119,48 +172,27 @@ def condition(
     Raises:
         NotPlaceable: they can't be told apart in readable code.
     """
-    link = reached.link
+    link, base, path = reached.link, reached.base, reached.path
     pairs = _pairs(recording, link) if link else {instance: instance for instance in running}
     end = pairs.__getitem__
     if not planned <= pairs.keys():
-        raise NotPlaceable(f"the link can't be set in {_some(planned - pairs.keys())}")
-    missing = (running & pairs.keys()) - planned
-    conditions: tuple[str, ...] = (f"{reached.base} is not None",) if link else ()
-    conditions += presence(recording, reached.base, end(min(planned)), reached.path)
+        raise NotPlaceable(f"the link can't be set in {some(planned - pairs.keys())}")
+    tests = presence(recording, base, end(min(planned)), path)
+    missing = {m for m in (running & pairs.keys()) - planned if not fails(recording, tests, end(m))}
+    bound = [Test("", f"{base} is not None")] if link else []
     if not missing:
-        return conditions, None
-    by_type = tell_by_type(recording, reached.base, reached.path, map(end, planned), map(end, missing))
-    if by_type:
-        return (*conditions, by_type), None
-    if link is None:
-        weight = next(iter([part for part in reached.path.split(".") if part.isidentifier()][-2:]))
+        return conjunction([*bound, *tests]), None
+    ends = [end(m) for m in sorted(planned)], [end(m) for m in sorted(missing)]
+    told = tell_by_type(recording, base, path, *ends)
+    if told is None and link is None:
+        weight = next(iter([part for part in path.split(".") if part.isidentifier()][-2:]))
         mark = role(recording, f"prefetch_{weight}", planned, running)
         if mark is not None:
             return (f"self.{mark.name}",), mark
-    raise NotPlaceable(f"{_some(missing)} run the same statement, but are not in the plan with the same size")
-
-
-def presence(recording: Recording, base: str, instance: str, path: str) -> tuple[str, ...]:
-    """`hasattr(self, "mlp")` for every part of the path that its class does not always set.
-
-    Another role or configuration of the same file may lack the part, and arguments of a call are evaluated even if its
-    switch is off.
-    """
-    conditions = []
-    parts = path.split(".") if path else []
-    for depth, name in enumerate(parts):
-        cls = recording.class_of(join(instance, *parts[:depth]))
-        if name in _sometimes(recording, cls):
-            conditions.append(f'hasattr({base}{attribute(".".join(parts[:depth]))}, "{name}")')
-    return tuple(conditions)
-
-
-def _sometimes(recording: Recording, cls: type) -> set[str]:
-    names: set[str] = set()
-    for base in cls.__mro__:
-        init = recording.source.function(f"{base.__name__}.__init__") if recording.in_file(base) else None
-        names |= sometimes_assigned(init) if init else set()
-    return names
+    told = told or tell_by_attribute(recording, base, path, *ends)
+    if told is None:
+        raise NotPlaceable(f"{some(missing)} run the same statement, but are not in the plan with the same size")
+    return conjunction([*bound, *tests, told]), None
 
 
 def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Reach:
@@ -168,19 +200,19 @@ def _relative(recording: Recording, owner: str, weight: str, layers: str) -> Rea
     common = 0
     while here[common : common + 1] == there[common : common + 1] and common < len(here):
         common += 1
-    while _is_list(recording, ".".join(here[:common])):
+    while is_list(recording, ".".join(here[:common])):
         common -= 1
     parent = ".".join(here[:common])
     if is_below(layers, parent) and is_below(owner, layers):
         raise NotPlaceable(f"{weight} is outside the layer that {owner} is in")
     depth = common + 1
-    while _is_list(recording, ".".join(there[:depth])):
+    while is_list(recording, ".".join(there[:depth])):
         depth += 1
     target, path = ".".join(there[common:depth]), ".".join(there[depth:])
     if not path:
         raise NotPlaceable(f"{weight} is a parameter of {parent} itself, and links lead to modules")
     name = "linked_" + target.replace(".", "_")
-    link = Link(_class_name(recording, parent), name, ".".join(here[common:]), target)
+    link = Link(class_name(recording, parent), name, ".".join(here[common:]), target)
     return Reach(path, complete(recording, link))
 
 
@@ -195,14 +227,14 @@ def complete(recording: Recording, link: Link) -> Link:
 
 def where_present(recording: Recording, holder: str) -> str:
     """The condition on `layer` under which a layer has the module at `holder`, `""` if all have it."""
-    layers = [(layer, layer) for layer in _layers(recording)]
+    layers = [(layer, layer) for layer in layers_of(recording)]
     link = Link("", "", holder, "")
     return " and ".join(_existence(recording, [(layer, "layer", holder) for layer, _ in layers], layers, link))
 
 
 def _existence(
     recording: Recording, side: list[tuple[str, str, str]], ends: list[tuple[str, str]], link: Link
-) -> list[str]:
+) -> tuple[str, ...]:
     """Tests that hold where one end of the link exists.
 
     Args:
@@ -213,17 +245,23 @@ def _existence(
     """
     _, variable, path = side[0]
     if not path:
-        return []
+        return ()
     has = [k for k, (a, b) in enumerate(ends) if _exist(recording, join(a, link.holder), join(b, link.target))]
-    lacks = [k for k, (base, _, _) in enumerate(side) if join(base, path) not in recording.modules]
-    tests = list(presence(recording, variable, side[has[0]][0], path))
-    if lacks and not tests:
-        bases = [base for base, _, _ in side]
-        test = tell_by_type(recording, variable, f"{path}.", [bases[k] for k in has], [bases[k] for k in lacks])
-        if test is None:
-            raise NotPlaceable(f"{_some({bases[k] for k in lacks})} lacks {path}, and no type of a child tells")
-        tests = [test]
-    return tests
+    lacking = [k for k, (base, _, _) in enumerate(side) if join(base, path) not in recording.modules]
+    bases = [base for base, _, _ in side]
+    tests = presence(recording, variable, bases[has[0]], path)
+    others = [bases[k] for k in lacking if not fails(recording, tests, bases[k])]
+    if others:
+        planned = [bases[k] for k in has]
+        told = tell_by_type(recording, variable, f"{path}.", planned, others)
+        told = told or tell_by_attribute(recording, variable, f"{path}.", planned, others)
+        first = path.partition(".")[0]
+        if told is None and all(value_at(recording, other, first) is MISSING for other in others):
+            told = Test(first, f'hasattr({variable}, "{first}")')
+        if told is None:
+            raise NotPlaceable(f"{some(others)} lacks {path}, and no type of a child tells")
+        tests.append(told)
+    return conjunction(tests)
 
 
 def _exist(recording: Recording, *names: str) -> bool:
@@ -239,75 +277,7 @@ def _pairs(recording: Recording, link: Link) -> dict[str, str]:
 def _ends(recording: Recording, link: Link) -> list[tuple[str, str]]:
     """Where the paths of holder and target start: twice the same parent, or a layer and the next one."""
     if link.to_next:
-        layers = _layers(recording)
+        layers = layers_of(recording)
         return list(pairwise(layers))
     parents = [name for name, module in recording.modules.items() if type(module).__name__ == link.parent]
     return [(parent, parent) for parent in parents]
-
-
-def _layers(recording: Recording) -> list[str]:
-    layers = join(recording.root, recording.layers)
-    return [join(layers, name) for name, _ in recording.modules[layers].named_children()]
-
-
-def tell_by_type(
-    recording: Recording, base: str, path: str, planned: Iterable[str], others: Iterable[str]
-) -> str | None:
-    """`isinstance(self.mlp, X)` for the shortest part of the path whose type tells the instances apart."""
-    planned, others = list(planned), list(others)
-    parts = path.split(".")
-    for length in range(1, len(parts)):
-        head = ".".join(parts[:length])
-        types = {type(recording.modules.get(join(instance, head))) for instance in planned}
-        if len(types) != 1 or types & {type(recording.modules.get(join(o, head))) for o in others}:
-            continue
-        name = types.pop().__name__
-        if hasattr(recording.python_module, name):
-            return f"isinstance({base}{attribute(head)}, {name})"
-    return None
-
-
-def role(recording: Recording, name: str, planned: set[str], running: set[str]) -> Mark | None:
-    """A mark for the one role (class of the parent, path below it) that all planned instances play, and no other."""
-    if planned & set(
-        _layers(recording)
-    ):  # the place in the list of layers is no role: a model of another size has other places
-        return None
-    roles = {_place(recording, instance) for instance in planned}
-    if len(roles) != 1:
-        return None
-    parent, child = roles.pop()
-    playing = {join(fqn, child) for fqn, m in recording.modules.items() if type(m).__name__ == parent}
-    if playing & running != planned:
-        return None
-    instance = min(planned).removesuffix(f".{child}")
-    return Mark(parent, child, name, " and ".join(presence(recording, "self", instance, child)))
-
-
-def _place(recording: Recording, instance: str) -> tuple[str, str]:
-    head, child = instance, ""
-    while True:
-        head, _, tail = head.rpartition(".")
-        child = join(tail, child)
-        if not _is_list(recording, head):
-            return _class_name(recording, head), child
-
-
-def _is_list(recording: Recording, fqn: str) -> bool:
-    return isinstance(recording.modules.get(fqn), nn.ModuleList | nn.ModuleDict)
-
-
-def _class_name(recording: Recording, fqn: str) -> str:
-    cls = recording.class_of(fqn)
-    if not recording.in_file(cls):
-        raise NotPlaceable(f"{cls.__name__}, the class of {fqn or 'the model'}, is not in {recording.source.path.name}")
-    return cls.__name__
-
-
-def join(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
-
-
-def _some(names: Iterable[str]) -> str:
-    names = sorted(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,5 +1,7 @@
 """What a function has already."""
 
+import ast
+
 import libcst as cst
 
 from transforms.source_file import ParsedFunction
@@ -23,3 +25,8 @@ def count_returns(node: cst.CSTNode) -> int:
         return 1
     inner = (c for c in node.children if not isinstance(c, cst.FunctionDef | cst.Lambda | cst.ClassDef))
     return sum(count_returns(child) for child in inner)
+
+
+def meaning(text: str) -> str:
+    """Of a statement, its comments and layout left out."""
+    return ast.dump(ast.parse(text))

@@ -1,6 +1,7 @@
 """Statements -> new text of one function. Every edit is an `ensure`: what is there already is not written again."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import groupby
 
 import libcst as cst
@@ -9,14 +10,14 @@ from transforms import layout
 from transforms.hoisting import NotHoistable, StatementEdit
 from transforms.levers import PREFETCH, SUPERKERNEL, Lever
 from transforms.placing import Statement
-from transforms.reaching import NotPlaceable
-from transforms.reading import count_returns, prefetch_calls
+from transforms.reading import count_returns, meaning, prefetch_calls
 from transforms.recording import Site
 from transforms.replacement import Replacement
 from transforms.scope_text import HELPER, Region, find_region, has_already, wrapped
 from transforms.scoping import ScopeStatement
 from transforms.signatures import with_parameters
 from transforms.source_file import ParsedFunction
+from transforms.telling import NotPlaceable
 
 
 class FunctionRewrite:
@@ -226,12 +227,16 @@ class FunctionRewrite:
     def _indent(self) -> int:
         return self.function.column(self.body[0])
 
+    @cached_property
+    def _meanings(self) -> set[str]:
+        return {meaning(self._code(statement)) for statement in self.body}
+
     def _code(self, statement: cst.BaseStatement) -> str:
         return self.function.code_of(statement.with_changes(leading_lines=()))
 
     def _ensure(self, text: str, index: int) -> None:
         lines = self._inserted.setdefault(index, [])
-        if text not in lines and text not in {self._code(s) for s in self.body}:
+        if text not in lines and meaning(text) not in self._meanings:
             lines.append(text)
         if not lines:
             del self._inserted[index]
@@ -260,7 +265,9 @@ class FunctionRewrite:
 
     def _returned(self, edit: StatementEdit, port: int | str | None) -> str:
         value = cst.ensure_type(edit.statement.body[0], cst.Return).value
-        if isinstance(value, cst.Tuple) and isinstance(port, int):
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add):
+            value = value.left if isinstance(value.left, cst.Tuple) else value  # `return (hidden_states,) + outputs`
+        if isinstance(value, cst.Tuple) and isinstance(port, int) and port < len(value.elements):
             element = value.elements[port].value
             if isinstance(element, cst.Name):
                 return element.value
@@ -285,25 +292,26 @@ class FunctionRewrite:
         return missing
 
     def _calls(self, statements: list[Statement], dependency: str, indent: int) -> list[cst.BaseStatement]:
-        if not statements:
-            return []
-        guard = statements[0].spot.guard
         lines = []
-        if guard.kind == "caller":
-            switch = PREFETCH.passed
-        elif guard.kind == "entry":
-            switch = self.guard(guard.test)
-        else:
-            expression = f"{PREFETCH.switch} and {dependency}{guard.test}"
-            switch = self._name_of_guard(expression, PREFETCH)
-            lines.append(self._guard_line(switch, expression, indent))
-        for conditions, group in groupby(statements, key=lambda s: s.conditions):
-            inner = indent + 4 if conditions else indent
-            texts = [self._call(statement, switch, dependency, inner) for statement in group]
-            if conditions:
-                lines.append(f"if {' and '.join(conditions)}:\n" + layout.indented("\n".join(texts)))
+        switches: dict[object, str] = {}
+        for statement in statements:
+            guard = statement.spot.guard
+            if guard.manner in switches:
+                continue
+            if guard.kind == "caller":
+                switch = PREFETCH.passed
+            elif guard.kind == "entry":
+                switch = self.guard(guard.test)
             else:
-                lines += texts
+                expression = f"{PREFETCH.switch} and {dependency}{guard.test}"
+                switch = self._name_of_guard(expression, PREFETCH)
+                lines.append(self._guard_line(switch, expression, indent))
+            switches[guard.manner] = switch
+        for conditions, group in groupby(statements, key=lambda s: s.conditions):
+            heads = layout.headers(conditions, indent, self.width)
+            inner = indent + 4 * len(heads)
+            texts = [self._call(s, switches[s.spot.guard.manner], dependency, inner) for s in group]
+            lines += [layout.nested(heads, "\n".join(texts))] if heads else texts
         return [self.function.parse(line) for line in lines]
 
     def _call(self, statement: Statement, switch: str, dependency: str, indent: int) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from transforms.hoisting import computes
-from transforms.reaching import NotPlaceable
 from transforms.scoping import ScopeStatement
 from transforms.source_file import ParsedFunction
+from transforms.telling import NotPlaceable
 
 HELPER = "superkernel_scope"
 _LOOPS = (cst.For, cst.While)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.placing import Guard, in_loop, only_call
 from transforms.plan import Plan, Scope
-from transforms.reaching import Mark, NotPlaceable, join, role, tell_by_type, where_present
+from transforms.reaching import where_present
 from transforms.recording import Call, Recording
 from transforms.refusals import ScopeRefusals
+from transforms.telling import Mark, NotPlaceable, join, role, tell_by_type
 
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_index")
 
@@ -208,7 +209,7 @@ def _conditions(
     for path in paths:
         by_type = tell_by_type(recording, "self", f"{path}.", planned, missing)
         if by_type:
-            return (by_type,), None
+            return (by_type.text,), None
     stem = re.sub(r"\W|\d", "_", scope.label).strip("_") or "scope"
     mark = role(recording, f"superkernel_{re.sub('_+', '_', stem)}", planned, running)
     if mark is None:

@@ -13,13 +13,13 @@ from transforms.levers import PREFETCH, SUPERKERNEL
 from transforms.placing import Statement, place
 from transforms.plan import Plan
 from transforms.plumbing import FileRewrite
-from transforms.reaching import NotPlaceable
 from transforms.realisation import Realisation, SourceResult
 from transforms.recording import Recording, record
 from transforms.refusals import Refusals, ScopeRefusals
 from transforms.scoping import ScopeStatement, place_scopes
 from transforms.siblings import load_sibling
 from transforms.source_file import lines_of
+from transforms.telling import NotPlaceable
 
 _BANNER_CHARACTERS = 2000
 _START, _END = 0.25, 0.5  # of a scope: behind a prefetch before a call (0), before a prefetch after a call (1)

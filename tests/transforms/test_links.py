@@ -142,6 +142,17 @@ def test_a_whole_layer_as_dependency_is_issued_inside_it(tmp_path: Path) -> None
     )
 
 
+def test_a_layer_that_returns_a_sum_of_tuples_names_its_first_element(tmp_path: Path) -> None:
+    text = FILE.replace(
+        "        return x\n\n\nclass Model", "        outputs = (None,)\n        return (x,) + outputs\n\n\nclass Model"
+    ).replace("            x = layer(x)\n", "            x = layer(x)[0]\n")
+    after = rewrite(text, {"layers.{i+1}.attention.0.q.weight": "layers.{i}"}, tmp_path)
+    assert (
+        "            npu_prefetch(prefetch, self.next_attention_0_q.weight, x, 64)\n        return (x,) + outputs\n"
+        in after
+    )
+
+
 def test_the_input_of_a_layer_is_used_at_its_entry(tmp_path: Path) -> None:
     after = rewrite(FILE, {"layers.{i}.mlps.0.gate.weight": "layers.{i}:input"}, tmp_path)
     assert (
@@ -293,3 +304,137 @@ def test_a_dependency_in_the_model_itself_reaches_into_its_layers(tmp_path: Path
     assert "npu_prefetch(prefetch, self.layers[0].attention[0].q.weight, x, 64)" in result.after
     late = plan_for(loaded, {"embed.weight": "head"})
     prefetch_source(loaded, Plan("test", "test", "eager", late.prefetch[:1]))
+
+
+ATTENTION = """\
+class Attention(nn.Module):
+    def __init__(self, config, index):
+        super().__init__()
+        self.kind = "full" if index % 2 else "sliding"
+        self.width = 8 + index
+        self.q = nn.Linear(8, 8)
+        self.k = nn.Linear(8, 8)
+        self.sink = nn.Linear(8, 8) if index == 1 else None
+
+    def forward(self, x):
+        x = self.q(x) + self.k(x)
+        return x if self.sink is None else self.sink(x)
+
+
+class Other(Attention):
+    pass
+
+
+class Layer(nn.Module):
+    def __init__(self, config, index):
+        super().__init__()
+        self.attention = Attention(config, index)
+        self.mlp = MLP(config)
+
+    def forward(self, x):
+        x = self.attention(x)
+        x = self.mlp(x)
+        return x
+
+
+"""
+KINDS = HEAD.format(after_o="").replace("class Attention", "class Unused") + ATTENTION + MODEL
+
+
+def test_weights_of_one_part_of_the_next_layer_share_a_link(tmp_path: Path) -> None:
+    targets = {f"layers.{{i+1}}.attention.{name}.weight": "layers.{i}.mlp" for name in "qk"}
+    after = rewrite(KINDS, targets, tmp_path)
+    assert (
+        "        x = self.mlp(x)\n"
+        "        if self.next_attention is not None:\n"
+        "            npu_prefetch(prefetch, self.next_attention.q.weight, x, 64)\n"
+        "            npu_prefetch(prefetch, self.next_attention.k.weight, x, 64)\n" in after
+    )
+    assert after.count("object.__setattr__") == 1
+
+
+def test_a_part_that_links_start_from_is_not_linked_itself(tmp_path: Path) -> None:
+    """Its own link leads into the layer after the next one: that would be a chain."""
+    targets = {f"layers.{{i+1}}.attention.{name}.weight": "layers.{i}.attention.q" for name in "qk"}
+    after = rewrite(KINDS, targets, tmp_path)
+    assert "next_layer.attention.q)" in after and "next_layer.attention.k)" in after
+
+
+def planned(text: str, targets: dict[str, str], directory: Path, sizes: dict[str, int]) -> str:
+    """The rewritten file of a plan in which the weights that end in a name have a size of their own."""
+    loaded = load_text(text, directory)
+    plan = plan_for(loaded, targets)
+    entries = [
+        type(p)(**{**vars(p), "max_size": next((s for name, s in sizes.items() if name in p.weight), 64)})
+        for p in plan.prefetch
+    ]
+    plan = Plan("test", "test", "eager", tuple(p for p in entries if p.max_size))
+    result = prefetch_source(loaded, plan)
+    check(loaded, plan, result, directory)
+    return result.after
+
+
+def test_layers_of_one_class_are_told_apart_by_what_kind_they_say_they_are(tmp_path: Path) -> None:
+    """Never by a number: that of the tiny model is not that of the full one."""
+    targets = {"layers.{i+1}.attention.q.weight": "layers.{i}.mlp"}
+    after = planned(KINDS, targets, tmp_path, {"layers.1.": 32})
+    assert '        if self.next_attention is not None and self.next_attention.kind == "full":\n' in after
+    assert '        if self.next_attention is not None and self.next_attention.kind == "sliding":\n' in after
+
+
+def test_nothing_but_a_number_tells_nothing(tmp_path: Path) -> None:
+    text = KINDS.replace('        self.kind = "full" if index % 2 else "sliding"\n', "").replace(
+        "self.sink = nn.Linear(8, 8) if index == 1 else None", "self.sink = None"
+    )
+    with pytest.raises(RefusedError, match="not in the plan with the same size"):
+        planned(text, {"layers.{i+1}.attention.q.weight": "layers.{i}.mlp"}, tmp_path, {"layers.1.": 32})
+
+
+def test_a_part_that_may_be_none_is_asked_for(tmp_path: Path) -> None:
+    """Arguments are evaluated with the switch off, too."""
+    after = rewrite(KINDS, {"layers.{i}.attention.sink.weight": "layers.{i}.attention.q"}, tmp_path)
+    assert "        if self.sink is not None:\n            npu_prefetch(prefetch, self.sink.weight" in after
+
+
+def test_layers_of_different_classes_are_told_apart_when_links_are_set(tmp_path: Path) -> None:
+    text = KINDS.replace(
+        "class Model(",
+        "class Plain(nn.Module):\n"
+        "    def __init__(self, config, index):\n"
+        "        super().__init__()\n"
+        "        self.mlp = MLP(config)\n\n"
+        "    def forward(self, x):\n"
+        "        x = self.mlp(x)\n"
+        "        return x\n\n\n"
+        "class Model(",
+    ).replace("Layer(config, i) for i", "(Plain if i == 1 else Layer)(config, i) for i")
+    after = rewrite(text, {"layers.{i+1}.attention.q.weight": "layers.{i}.mlp"}, tmp_path)
+    assert (
+        "            if isinstance(next_layer, Layer):\n"
+        "                # a link, not a submodule\n"
+        '                object.__setattr__(layer, "next_attention_q", next_layer.attention.q)' in after
+    )
+
+
+def test_one_role_can_tell_the_phase_itself_and_another_is_told_by_its_caller(tmp_path: Path) -> None:
+    """A shared expert gets flat tokens, which do not tell; the dense MLP of the same class gets sequences."""
+    text = KINDS.replace(
+        "class Layer(",
+        "class MoE(nn.Module):\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__()\n"
+        "        self.shared = MLP(config)\n\n"
+        "    def forward(self, x):\n"
+        "        flat = x.view(-1, 8)\n"
+        "        return self.shared(flat).view(x.shape)\n\n\n"
+        "class Layer(",
+    ).replace("self.mlp = MLP(config)", "self.mlp = MoE(config) if index else MLP(config)")
+    targets = {
+        "layers.{i}.mlp.down.weight": "layers.{i}.mlp.gate",
+        "layers.{i}.mlp.shared.down.weight": "layers.{i}.mlp.shared.gate",
+    }
+    after = planned(text, targets, tmp_path, {"shared": 32})
+    assert "    def forward(self, x, prefetch=False):\n        h = self.gate(x)\n" in after
+    assert "        prefetch_now = self.enable_prefetch and h.shape[1] == 1  # decode only\n" in after
+    assert "return self.shared(flat, prefetch=prefetch).view(x.shape)" in after
+    assert "            self.mlp.prefetch_down_mlp = True\n" in after

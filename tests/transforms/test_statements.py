@@ -132,6 +132,19 @@ PATTERNS = {
         return self.down(y)
         """,
     ),
+    "one of two calls of the same module": (
+        """
+        h = self.gate(x) if x.shape[1] < 99 else self.gate(x + 1)
+        return self.down(h)
+        """,
+        "gate",
+        f"""
+        {GUARD}
+        h = self.gate(x) if x.shape[1] < 99 else self.gate(x + 1)
+        {CALL.format("h")}
+        return self.down(h)
+        """,
+    ),
     "a tuple under one name": (
         """
         both = self.pair(x)
