@@ -30,6 +30,14 @@ REASONS: dict[str, dict[str, str]] = {
     "ai_cpu": {"en": "runs on the AI CPU", "zh": "在 AI CPU 上运行"},
     "no_metrics": {"en": "no ratios, and shapes do not decide", "zh": "没有流水占比，shape 也不足以判断"},
 }
+# The same in the width of a terminal's column; what is the rule needs no word.
+SHORT: dict[str, str] = {
+    "bytes": "",
+    "far_from_peak": "far from the peak",
+    "above_peak": "from L2, or fewer experts",
+    "load_pipe": "by the load pipe",
+    "pipe_only": "by the load pipe, no bytes",
+}
 LIMITED: dict[str, dict[str, str]] = {
     "coefficient": {"en": "coefficient", "zh": "系数"},
     "window": {"en": "window", "zh": "窗口"},
