@@ -83,12 +83,26 @@ class FeedForwards:
         mine = [m for m in part.matmuls if m in routers]
         experts = [m for m in part.matmuls if m not in routers and self._is_expert(m, part)]
         chosen = [m for m in experts if any(flow.flows(c, m) for c in self._choices)]
-        experts = chosen or experts  # stacks that no choice comes before are those of shared experts
+        if chosen:  # stacks that no choice comes before are those of shared experts, and what follows them, too
+            shared = [m for m in experts if m not in chosen]
+            experts = [m for m in chosen if not any(flow.flows(s, m) for s in shared)]
         rest = [m for m in part.matmuls if m not in mine and m not in experts]
         # Projections into and out of a space that only experts work in are no expert of their own.
-        rest = [m for m in rest if not experts or not (flow.reaches(m, experts) or flow.flows(experts[0], m))]
-        largest = max(map(self._size, rest), default=0)
-        return FeedForward(part, mine, experts, self._blocks([m for m in rest if _SMALL * self._size(m) >= largest]))
+        if experts:
+            rest = [m for m in rest if not flow.reaches(m, experts) and not flow.flows(experts[0], m)]
+        return FeedForward(part, mine, experts, self._blocks(self._without_adapters(rest)))
+
+    def _without_adapters(self, matmuls: list[int]) -> list[int]:
+        """All but products far smaller than the largest, and those that read only what such a one gives."""
+        flow, kept = self._flow, []
+        largest = max(map(self._size, matmuls), default=0)
+        dropped: set[frozenset[int]] = set()
+        for m in matmuls:
+            if _SMALL * self._size(m) < largest or not dropped.isdisjoint(flow.sources(m)):
+                dropped.add(frozenset((flow.operations[m].index,)))
+            else:
+                kept.append(m)
+        return kept
 
     def _routers(self, matmuls: list[int]) -> set[int]:
         found: set[int] = set()

@@ -140,8 +140,9 @@ def layer_flows(step: Step, layers: Sequence[str], matrices: Collection[str]) ->
     by_layer: dict[int, list[Operation]] = {i: [] for i in range(len(layers))}
     for op in step.operations:
         for key in op.outside:
-            # What code outside the layers touches, too, is an input (positions, masks).
-            owners.setdefault(key, set()).add(-1 if op.layer is None else op.layer)
+            # What code outside the layers reads, too, is an input (positions, masks); it may update a layer's state.
+            if op.layer is not None or not op.writes:
+                owners.setdefault(key, set()).add(-1 if op.layer is None else op.layer)
         if op.layer is not None:
             by_layer[op.layer].append(op)
     state: Mapping[int, set[Outside]] = {i: set() for i in by_layer}

@@ -169,6 +169,83 @@ def test_before_a_parallel_feed_forward_comes_the_norm():
     assert layer["attention.out"] == ("blocks.0.alpha",)
 
 
+class Helped(Layer):
+    """With a mix of the residual before the attention, low-rank adapters on the MLP, and a small gate behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mlp = Adapted()
+
+    def forward(self, x):
+        x = x + torch.tanh(self.before(x))
+        q, k, v = self.beta(x).chunk(3, -1)
+        x = x + torch.softmax(q @ torch.cat([k, k]).T, -1) @ torch.cat([v, v]) @ self.alpha
+        x = x + torch.tanh(self.after(x))
+        return x + self.mlp(x)
+
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 640), nn.Linear(640, 8)
+        self.a, self.b = nn.Linear(8, 1), nn.Linear(1, 640)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x) + self.b(self.a(x))))
+
+
+def test_small_helpers_beside_an_mlp_are_no_mlp():
+    model = Model()
+    model.blocks = nn.ModuleList(Helped() for _ in range(2))
+    layer = find_roles(model).layers[1]
+    assert layer["mlp.up"] == ("blocks.1.mlp.first",)
+    assert layer["mlp.down"] == ("blocks.1.mlp.second",)
+    assert layer["feed_forward"] == ("blocks.1.mlp",)
+
+
+class Experts(nn.Module):
+    """Routed experts as slices of one matrix, and shared ones as a stack."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 4, bias=False)
+        self.one, self.two = (nn.Parameter(torch.randn(4 * 16, 8)) for _ in range(2))
+        self.stack, self.back = nn.Parameter(torch.randn(2, 8, 16)), nn.Parameter(torch.randn(2, 16, 8))
+
+    def forward(self, x):
+        share, chosen = torch.softmax(self.score(x), -1).topk(2)
+        result = torch.zeros_like(x)
+        for expert in range(4):
+            row, place = torch.where(chosen == expert)
+            up = torch.relu(x[row] @ self.one[16 * expert : 16 * expert + 16].T)
+            result.index_add_(0, row, share[row, place, None] * (up @ self.two[16 * expert : 16 * expert + 16]))
+        shared = torch.relu(torch.bmm(x.expand(2, *x.shape), self.stack)) * share.sum()
+        return result + torch.bmm(shared, self.back).sum(0)
+
+
+def test_experts_in_slices_and_shared_experts_in_a_stack():
+    model = Model()
+    model.blocks = nn.ModuleList(Helped() for _ in range(2))
+    for block in model.blocks:
+        block.mlp = Experts()
+    layer = find_roles(model).layers[1]
+    names = {role: [n.removeprefix("blocks.1.mlp.") for n in layer[role]] for role in layer if "moe" in role}
+    assert names == {
+        "moe.router": ["score"],
+        "moe.experts.up": ["one"],
+        "moe.experts.down": ["two"],
+        "moe.shared.up": ["stack"],
+        "moe.shared.down": ["back"],
+    }
+
+
+def test_of_layers_that_run_in_a_loop_the_first_round_counts():
+    once, looped = Model(), Model()
+    looped.forward = lambda x: [x := block(x) for _ in range(2) for block in looped.blocks][-1]
+    assert find_roles(looped).layers == find_roles(once).layers
+
+
 def test_every_role_is_explained_and_unknown_ones_are_helped():
     assert all(ROLES.values())
     assert unknown_role("mlp.up") is None
