@@ -53,6 +53,7 @@ class _Group:
     weight: int
     wanted: int
     experts: bool
+    resident: bool
     window: Window | NoWindow | None = None
     hops: tuple[int, ...] = ()
     dependencies: dict[int, int] | None = None
@@ -104,6 +105,7 @@ def _groups(step: Sequence, coefficient: Decimal) -> tuple[list[_Group], int]:
     """Memory-bound targets by their place in the layer, the longest first, and how many were left out."""
     memory = (step.frame["class"] == "memory").to_numpy()
     weights, experts = step.column("weight_bytes"), step.column("experts")
+    reason = step.frame["reason"].to_list()
     members: dict[tuple[int, int, int], list[int]] = {}
     for index in np.flatnonzero(memory & (weights > 0)).tolist():
         if step.kinds[index].target:
@@ -115,12 +117,18 @@ def _groups(step: Sequence, coefficient: Decimal) -> tuple[list[_Group], int]:
         skip = max(0, len(mine) - _LAYERS) // 2
         weight = int(weights[mine[len(mine) // 2]])
         wanted = int(Decimal(weight) * coefficient)
-        found.append(_Group(mine, mine[skip : skip + _LAYERS], weight, wanted, bool(experts[mine[0]] > 1)))
+        stack = bool(experts[mine[0]] > 1)
+        # More than HBM can give: a dense weight came from L2. Of a stack, fewer experts may have been read than we think.
+        resident = not stack and 2 * sum(reason[m] == "above_peak" for m in mine) > len(mine)
+        found.append(_Group(mine, mine[skip : skip + _LAYERS], weight, wanted, stack, resident))
     return found, len(longest[_GROUPS:])
 
 
 def _choose(step: Sequence, group: _Group, left: Leftover, usable: float, limits: Limits) -> None:
     """The window of most layers; the others keep their own dependency only where it is the same kernel of the layer."""
+    if group.resident:
+        group.window = NoWindow("resident")
+        return
     found = {m: find_window(step, m, group.wanted, left, usable, limits) for m in group.looked_at}
     good = {m: w for m, w in found.items() if isinstance(w, Window)}
     if 2 * len(good) < len(found) or not good:

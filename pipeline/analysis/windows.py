@@ -45,7 +45,8 @@ class NoWindow:
 
     Attributes:
         code: `first` (nothing before it in the step), `link_only` (only communication before it), `too_short`,
-            `bandwidth` (kernels in the window take the bandwidth), `l2` (what runs between fills L2).
+            `bandwidth` (kernels in the window take the bandwidth), `l2` (what runs between fills L2), `resident` (it is
+            read from L2 already).
         best: the most bytes that fit after any kernel in reach.
         passed: kernels in reach that take bandwidth.
         link_us: time of communication in reach.

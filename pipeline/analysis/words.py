@@ -68,6 +68,10 @@ def no_window_words(window: NoWindow, passed: Sequence[str], wanted: float) -> d
             "en": f"what runs between dependency and target pushes the copy of {want} out of L2",
             "zh": f"依赖与目标之间的数据会把 {want} 的拷贝挤出 L2",
         },
+        "resident": {
+            "en": "read faster than HBM can: it is in L2 already, prefetched or left from before",
+            "zh": "读取速度已超过 HBM：权重已在 L2 中（已被预取或此前留存）",
+        },
         "shared": {
             "en": "copies of other targets take its window: prefetch it instead of one of them, or not at all",
             "zh": "其窗口已被其他目标的拷贝占用：只能与其中之一二选一，或放弃",

@@ -152,6 +152,12 @@ def test_a_small_matmul_belongs_to_the_window(machine: Machine) -> None:
     assert gate.dependency.name == "o_proj"
 
 
+def test_what_is_read_from_l2_already_needs_no_prefetch(machine: Machine) -> None:
+    fast = matmul(8, 2048, 8192, 12.0, name="gate_up")  # 32 MiB at 2.8 TB/s
+    phase = analysed(machine, o_proj(), norm(), fast)
+    assert why_not(phase, "gate_up") == "resident"
+
+
 def test_two_targets_of_one_window_share_it(machine: Machine) -> None:
     second = matmul(8, 2048, 8192, 24.0, stream="7", start_us=33.4, name="second")
     phase = analysed(machine, o_proj(), norm(20.0), gate_up(), second, coefficient="1.0")
