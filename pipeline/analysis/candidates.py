@@ -118,7 +118,7 @@ def _groups(step: Sequence, coefficient: Decimal) -> tuple[list[_Group], int]:
         weight = int(weights[mine[len(mine) // 2]])
         wanted = int(Decimal(weight) * coefficient)
         stack = bool(experts[mine[0]] > 1)
-        # More than HBM can give: a dense weight came from L2. Of a stack, fewer experts may have been read than we think.
+        # More than HBM can give: a dense weight came from L2; of a stack, fewer experts may have been read.
         resident = not stack and 2 * sum(reason[m] == "above_peak" for m in mine) > len(mine)
         found.append(_Group(mine, mine[skip : skip + _LAYERS], weight, wanted, stack, resident))
     return found, len(longest[_GROUPS:])

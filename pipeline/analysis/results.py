@@ -160,7 +160,7 @@ class NoCandidate:
 
     Attributes:
         target, calls, shapes, target_us, weight_bytes: as in `Candidate`.
-        code: `windows.NoWindow.code`, or `shared`: copies before it take the window.
+        code: `windows.NoWindow.code`; `shared`: other copies take the window; `minor`: no more are planned together.
         reason: sentence per language.
     """
 
