@@ -3,6 +3,7 @@
 # make lint   install, then ruff and mypy
 # make fuzz   install, then 100 000 mutated profiler files through the reader
 # make setup  only the .venv and the install
+# make coverage   docs/coverage.md: what works on every causal language model of the installed transformers (20 min)
 # make front-end   the NPU compiler's front end for the graph rung, into .front_end, never into the .venv
 # make PYTHON=/path/to/python ... takes that interpreter (3.11 or newer)
 
@@ -33,6 +34,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP)
 	$(VENV)/bin/npu-recipes -m recipe=longcat_flash/decode_prefetch recipe.prefetch.coefficient=0.5,0.7,1.0
+
+coverage: $(STAMP)
+	$(VENV)/bin/python -m pipeline.coverage
 
 front-end: $(STAMP)
 	$(VENV)/bin/python -m pipeline.graph.fetch
