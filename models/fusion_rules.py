@@ -72,6 +72,8 @@ def _what(ops: set[str]) -> str | None:
         return "LayerNorm"
     if "Rsqrt" in ops or "FusedRmsNorm" in ops or {"Pow", "ReduceMean", "Mul"} <= ops:
         return "LayerNorm" if {"Sub", "ReduceMean"} <= ops else "RmsNorm"
+    if "LinalgVectorNorm" in ops and ops & {"RealDiv", "Reciprocal"}:
+        return "L2Normalize"
     if {"Cos", "Sin"} <= ops:
         return "GatherV2"  # rotary tables are computed once and looked up by position
     if ops & {"Erf", "Gelu"} or {"Tanh", "Add", "Mul"} <= ops:

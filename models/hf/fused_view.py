@@ -23,6 +23,7 @@ _FUNCTIONS = (
     (re.compile(r"apply_.*(rotary|rope)"), "ApplyRotaryPosEmb"),
     (re.compile(r"(torch_)?(recurrent|chunk)_.*delta_(rule|attention)"), "RecurrentGatedDeltaRule"),
     (re.compile(r"causal_conv1d_(update|fn)"), "CausalConv1d"),
+    (re.compile(r"rwkv_linear_attention"), "RwkvLinearAttention"),
     (re.compile(r"mamba2?_(selective_state_update|selective_scan|chunk_scan)"), "SelectiveStateUpdate"),
 )
 
