@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Weights that one MLAProlog reads: W_DQ, W_UQ_QR, W_UK, W_DKV_KR stand after the activation.
 _PROLOG_WEIGHTS = slice(1, 5)
+_LARGE = 1 << 18  # elements that a projection has at least
 # Values of 4 bits that are stored in one element of a wider type.
 _PACKED = {"INT32": 8, "INT8": 2}
 _COMPUTE = {"FLOAT": "fp32", "FLOAT32": "fp32", "BF16": "bf16", "FLOAT16": "bf16", "INT8": "int8", "INT4": "int8"}
@@ -180,14 +181,16 @@ def _grouped(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpe
 
 def _mla_prolog(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpec | None"]) -> Traffic:
     x = _at(inputs, 0)
-    weights = [t for t in inputs[_PROLOG_WEIGHTS] if t is not None]
+    # The cache is updated in place: its tensors are among inputs and outputs, and only rows of it are written.
+    caches = {t.shape for t in outputs if t} & {t.shape for t in inputs if t}
+    weights = [t for t in inputs[_PROLOG_WEIGHTS] if t is not None and len(t.shape) > 1]
+    if len(weights) < 4:  # MlaPreprocess, whose projections stand among scales and norms
+        weights = [t for t in inputs[1:] if t and len(t.shape) > 1 and t.elements >= _LARGE and t.shape not in caches]
     if x is None or len(weights) < 2 or not x.logical:
         return Traffic(known=False, issue="no shapes of the four projections")
     rows = math.prod(x.logical) // max(1, x.logical[-1])
     stored = _bytes(weights)
     elements = sum(math.prod(w.logical) for w in weights)
-    # The cache is updated in place: its tensors are among inputs and outputs, and only rows of it are written.
-    caches = {t.shape for t in outputs if t} & {t.shape for t in inputs if t}
     small = [t for t in (*inputs, *outputs) if t and t not in weights and t.shape not in caches]
     return Traffic(
         weight_bytes=stored,

@@ -119,6 +119,14 @@ def test_mla_prolog_reads_four_projections_and_not_the_cache() -> None:
     assert found.other_bytes < 900 * 128 * 64  # nothing as large as the cache
 
 
+def test_mla_preprocess_has_its_projections_among_scales() -> None:
+    shapes = "8,7168;7168;7168;1;1;7168,2112;2112;2112;1536;1536;1;1;1536,24576;24576;24576;512;8,64;8,64;"
+    shapes += "128,128,512;900,128,1,512"
+    dtypes = "BF16;BF16;BF16;BF16;INT8;INT8;INT64;INT32;BF16;BF16;BF16;INT8;INT8;INT64;INT32;BF16;BF16;BF16;BF16;BF16"
+    found = of("MlaPreprocess", shapes, dtypes, "8,128,512;900,128,1,512")
+    assert found.weight_bytes == 7168 * 2112 + 1536 * 24576 + 2 * 128 * 128 * 512
+
+
 def test_attention_and_dispatch_stay_unknown() -> None:
     assert not of("FusedInferAttentionScore", "8,128,512;900,128,1,512", "BF16;BF16", "8,128,512").known
     assert not of("MoeDistributeDispatchV2", "8,7168;8,8", "BF16;INT32", "64,7168").known
