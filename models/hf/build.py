@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from models.hf.families import DECODER
+from models.hf.quiet import quiet
 from models.hf.types import class_name
 from models.problems import Problem, RefusedError
 
@@ -30,7 +31,7 @@ def build(config: Any, model_type: str, size: str) -> nn.Module:
     full = size == "full"
     dtype = torch.bfloat16 if full else torch.float32
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta" if full else "cpu"):
+        with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta" if full else "cpu"):
             torch.manual_seed(0)
             if model_type in DECODER:
                 cls = getattr(transformers, class_name(model_type))

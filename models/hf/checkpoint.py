@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from models.hf.quiet import quiet
 from models.hf.safetensors_files import INDEX, SINGLE, read_files
 from models.hf.types import class_name
 from models.problems import Problem, RefusedError, raise_errors
@@ -66,28 +67,23 @@ def load_own(path: str, config: Any, model_type: str) -> nn.Module:
 
     cls = getattr(transformers, class_name(model_type))
     folder = str(Path(path).expanduser())
-    logging = transformers.logging
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
-        module, found = cls.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation="eager",
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        with quiet():
+            module, found = cls.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except Exception as error:  # whatever a modeling file or a reader raises
         why = " ".join(str(error).split())[:300]
         message = f"the weights can't be put into {cls.__name__}: {type(error).__name__}: {why}"
         raise RefusedError(
             _with_way_out([Problem("error", "cannot-load-weights", message, "", _KEY, folder)])
         ) from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
     missing = sorted(found.get("missing_keys") or ())
     if missing:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.hf.families import COMPLETE, DECODER, DEFAULT
+from models.hf.quiet import quiet
 from models.hf.tiny import laid_over, layer_count, tiny_values
 from models.hf.types import config_class
 from models.problems import Problem, RefusedError
@@ -49,7 +50,8 @@ def tiny_config(config: Any, overlay: Mapping[str, Any]) -> Any:
 
 def _make(cls: Any, values: Mapping[str, Any], key: str) -> Any:
     try:
-        config = cls.from_dict(copy.deepcopy(dict(values)))
+        with quiet():
+            config = cls.from_dict(copy.deepcopy(dict(values)))
     except Exception as error:  # whatever a class raises about its values
         message = f"{cls.__name__} refuses the values: {_reason(error)}"
         raise RefusedError([Problem("error", "bad-model-config", message, f"Change {key}.FIELD.", key)]) from error

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.hf.quiet import quiet
 from models.problems import Problem, RefusedError
 
 
@@ -81,7 +82,7 @@ def _made_again(old: nn.Module, rewritten: ModuleType, fqn: str) -> nn.Module:
         what = f"{type(old).__name__} ({fqn or 'the model'})"
         message = f"{what} can't be made again: " + ("it has no configuration" if cls else "the new file lacks it")
         raise RefusedError([Problem("error", "cannot-rebuild", message, "Use transform=wrap.", "transform")])
-    with torch.random.fork_rng(devices=[]), next(old.parameters()).device:
+    with quiet(), torch.random.fork_rng(devices=[]), next(old.parameters()).device:
         return cls(config)
 
 
