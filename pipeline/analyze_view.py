@@ -7,8 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.analysis.results import Candidate, Hotspot, KernelRef, PhaseAnalysis
-from pipeline.analysis.words import LIMITED, REASONS
+from pipeline.analysis.words import LIMITED, SHORT
 from pipeline.figures import written
+from pipeline.findings_view import findings_view, recipe_lines
 from pipeline.progress import shown
 from pipeline.sizes_text import approximate_size
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _CHAINS = 5
 _SHAPES = 60
+_NARROW = 22  # of the first column of a table, however narrow the terminal
 
 
 def analysis_view(result: "AnalyzeResult") -> RenderableType:
@@ -29,8 +31,12 @@ def analysis_view(result: "AnalyzeResult") -> RenderableType:
         blocks += [Text(""), _ranks(result)]
     for phase in analysis.phases:
         blocks += [Text(""), *phase_view(phase, result.top)]
+        if phase.name == "decode" and result.findings is not None:
+            blocks += [Text(""), *findings_view(result.findings)]
     if result.directory is not None:
         blocks += [Text(""), Text(f"report: {shown(result.directory / 'report.md')}")]
+    if result.findings is not None and result.findings.recipe is not None:
+        blocks += recipe_lines(result.findings.recipe, result.directory)
     return Group(*blocks)
 
 
@@ -81,24 +87,20 @@ def _ranks(result: "AnalyzeResult") -> Table:
 def _hotspots(bound: "tuple[Hotspot, ...]", every: int) -> Table:
     title = "Memory-bound operators" + (f", {len(bound)} of {every}" if len(bound) < every else "")
     table = Table(title=f"{title} (times measured; bytes from shapes)", title_justify="left", header_style="bold")
-    table.add_column("operator, shapes", overflow="fold")
-    headings = ("calls", "us/step", "of time", "us each", "bytes each", "GB/s", "of HBM\npeak", "TFLOPS", "ratios")
-    for heading in headings:
+    table.add_column("operator, shapes", overflow="fold", min_width=_NARROW)
+    for heading in ("calls x us", "us/step\nof time", "bytes each", "GB/s\nof peak", "TFLOPS"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table.add_column("ratios, remarks", min_width=12)
     for spot in bound:
+        ratios = {True: "agree", False: f"disagree ({spot.busiest})", None: ""}[spot.agrees]
         table.add_row(
             f"{spot.op_type}\n{short_shapes(spot.shapes)}",
-            str(spot.calls),
-            written(spot.time_us),
-            f"{100 * spot.share:.1f} %",
-            written(spot.each_us, 2),
+            f"{spot.calls} x {written(spot.each_us, 2)}",
+            f"{written(spot.time_us)}\n{100 * spot.share:.1f} %",
             bytes_text(spot),
-            _or_dash(spot.gb_s, 0),
-            "-" if spot.hbm_share is None else f"{100 * spot.hbm_share:.0f} %",
+            "-" if spot.hbm_share is None else f"{_or_dash(spot.gb_s, 0)}\n{100 * spot.hbm_share:.0f} %",
             _or_dash(spot.tflops, 1),
-            {True: "agree", False: f"{spot.busiest} busiest", None: "-"}[spot.agrees],
-            REASONS[spot.reason]["en"],
+            ", ".join(filter(None, (ratios, SHORT[spot.reason]))),
         )
     return table
 
@@ -111,30 +113,24 @@ def _candidates(phase: PhaseAnalysis) -> list[RenderableType]:
             title_justify="left",
             header_style="bold",
         )
-        table.add_column("target\n  after the output of", overflow="fold")
-        headings = (
-            "calls",
-            "us each",
+        table.add_column("target\n  after the output of", overflow="fold", min_width=_NARROW)
+        for heading in (
+            "calls x us",
             "window,\nus",
             "fits\n[low, high]",
-            "whole\nweight",
-            "max_size",
-            "limit",
+            "max_size\nof weight",
             "saves up\nto, us/step",
-        )
-        for heading in headings:
+        ):
             table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("rule", overflow="fold")
+        table.add_column("rule, remarks", min_width=12)
         for found in phase.candidates:
+            low, high = (f"{(end or 0) / (1 << 20):.1f}" for end in (found.fits.low, found.fits.high))
             table.add_row(
                 f"{place(found.target)}\n  after {place(found.dependency)}",
-                str(found.calls),
-                written(found.target_us, 1),
+                f"{found.calls} x {written(found.target_us, 1)}",
                 written(found.window_us, 1),
-                f"{_mib(found.fits.value)}\n[{_mib(found.fits.low or 0)}, {_mib(found.fits.high or 0)}]",
-                approximate_size(found.weight_bytes),
-                f"{approximate_size(found.max_size)}\n({found.coefficient:.2f})",
-                LIMITED[found.limited_by]["en"].replace("other copies", "other\ncopies"),
+                f"{_mib(found.fits.value)}\n[{low}, {high}]",
+                f"{approximate_size(found.max_size)}\nof {approximate_size(found.weight_bytes)}",
                 written(found.saving.value, 1),
                 rule_text(found),
             )
@@ -192,6 +188,8 @@ def place(kernel: KernelRef) -> str:
 def rule_text(found: Candidate) -> str:
     """The row of the decision table, and what is to be known about the window."""
     words = [found.rule]
+    if found.limited_by != "coefficient":
+        words.append(f"limited by {LIMITED[found.limited_by]['en']}")
     if found.link_us:
         words.append(f"{written(found.link_us)} us of communication in it")
     if found.passed:

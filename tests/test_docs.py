@@ -55,8 +55,12 @@ def in_comments() -> list[tuple[str, str, bool]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every file that a page shows under its name (`# my_conf/recipe/x.yaml` in its first line)."""
+    """A folder with every file that a page shows under its name (`# my_conf/recipe/x.yaml` in its first line).
+
+    `run_ascend_pt` stands for a profile of the reader's own; commands here are composed, and nothing reads it.
+    """
     place = tmp_path_factory.mktemp("docs")
+    (place / "run_ascend_pt").mkdir()
     for page in PAGES:
         for language, block in blocks(page.read_text(encoding="utf-8")):
             named = re.match(r"# (\S+\.yaml)\n", block)

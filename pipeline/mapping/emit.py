@@ -123,7 +123,7 @@ def _reasons(left_out: Sequence[tuple[Named, str]]) -> list[str]:
 
 
 def _not_placed(unnamed: Sequence[Unnamed]) -> list[str]:
-    return [f"not placed: {other.candidate.target.label}: {other.reason}" for other in unnamed]
+    return [f"not placed: {other.candidate.target.label}: {other.reason['en']}" for other in unnamed]
 
 
 def _data(header: Header, kept: Sequence[Named], only: Sequence[str] | None) -> dict[str, Any]:

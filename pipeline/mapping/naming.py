@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
 from models.workload import ModuleCall, Workload
-from pipeline.analysis.results import Candidate
+from pipeline.analysis.results import Candidate, Words
 from pipeline.legality import Flow
 from pipeline.mapping.placed import Mapping, Placed
 from pipeline.mapping.step import Step
@@ -47,7 +47,7 @@ class Unnamed:
     """A candidate that has no place in the model, and why."""
 
     candidate: Candidate
-    reason: str
+    reason: Words
 
 
 def name_candidates(
@@ -90,7 +90,7 @@ class _Paths:
     def __init__(self, root: str, layers: str) -> None:
         self._prefix = f"{root}." if root else ""
         self._layer = re.compile(rf"{re.escape(layers)}\.(\d+)\.(.+)\Z")
-        self._layers = layers
+        self.layers = layers
 
     def split(self, fqn: str) -> tuple[int | None, str]:
         """(layer, path in it), or (None, path below the root or full FQN)."""
@@ -104,12 +104,12 @@ class _Paths:
         at, inside = self.split(dependency.removesuffix(":input"))
         of, path = self.split(weight.removesuffix(".weight"))
         if of is None:
-            return path, (f"{self._layers}.{at}.{inside}" if at is not None else inside) + port
+            return path, (f"{self.layers}.{at}.{inside}" if at is not None else inside) + port
         if at is None:
-            return f"{self._layers}.{of}.{path}", inside + port
+            return f"{self.layers}.{of}.{path}", inside + port
         shift = of - at
         index = f"{{i{shift:+d}}}" if shift else "{i}"
-        return f"{self._layers}.{index}.{path}", f"{self._layers}.{{i}}.{inside}{port}"
+        return f"{self.layers}.{index}.{path}", f"{self.layers}.{{i}}.{inside}{port}"
 
 
 class _Namer:
@@ -159,7 +159,7 @@ class _Namer:
         return f"{max(in_time, key=lambda c: c.enter).fqn}:input" if in_time else ""
 
 
-def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Named], str]:
+def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Named], Words]:
     votes: Counter[tuple[str, str, int]] = Counter()
     sure: Counter[tuple[str, str]] = Counter()
     unplaced = nameless = 0
@@ -177,16 +177,31 @@ def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Name
                 pair = paths.pair(read.weight, place.text)
                 votes[*pair, place.moved] += 1
                 sure[pair] += target.sure == dependency.sure == "sure"
+    one_layer = [key for key in votes if re.search(rf"(^|[. ]){re.escape(paths.layers)}\.\d", f"{key[0]} {key[1]}")]
+    if one_layer and len(one_layer) == len(votes):
+        where = one_layer[0][1]
+        return [], {
+            "en": f"its window begins in one numbered layer ({where}), and source is written for all layers",
+            "zh": f"其窗口始于某一固定层({where}),而源码改写针对所有层",
+        }
+    votes = Counter({key: n for key, n in votes.items() if key not in one_layer})
     if not votes:
-        of = f"of {len(candidate.pairs)} layers"
+        every = len(candidate.pairs)
         if nameless >= unplaced:
-            where = f"after {candidate.dependency.label} and before the target"
-            return [], f"in {nameless} {of} no module of the model makes a tensor {where}"
-        return [], f"in {unplaced} {of} target or dependency was not found in the model"
+            where = candidate.dependency.label
+            return [], {
+                "en": f"in {nameless} of {every} layers no module of the model makes a tensor after {where} and before "
+                "the target",
+                "zh": f"{every} 层中有 {nameless} 层:{where} 之后、目标之前,模型中没有模块产生张量",
+            }
+        return [], {
+            "en": f"in {unplaced} of {every} layers target or dependency was not found in the model",
+            "zh": f"{every} 层中有 {unplaced} 层:目标或依赖未在模型中找到",
+        }
     share = Decimal(candidate.max_size) / Decimal(max(1, candidate.weight_bytes))
     coefficient = min(Decimal(1), share.quantize(_STEPS, ROUND_FLOOR))
     if not coefficient:
-        return [], "less than 1 % of the weight fits"
+        return [], {"en": "less than 1 % of the weight fits", "zh": "能容纳的不足权重的 1 %"}
     chosen: dict[str, tuple[str, int]] = {}  # each weight once, with the dependency of most layers
     for (weight, dependency_path, moved), _ in votes.most_common():
         chosen.setdefault(weight, (dependency_path, moved))
@@ -203,7 +218,7 @@ def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Name
             moved,
         )
         for weight, (dependency_path, moved) in chosen.items()
-    ], ""
+    ], {}
 
 
 def _target_name(weight: str) -> str:

@@ -56,7 +56,7 @@ class Findings:
             "together": [_trial_json(t.chosen, t.gain) for t in self.tuned.steps],
             "did_not_add": [_trial_json(t.chosen, t.gain) for t in self.tuned.refused],
             "kernels": self.labels,
-            "not_placed": [{"target": u.candidate.target.label, "reason": u.reason} for u in self.unnamed],
+            "not_placed": [{"target": u.candidate.target.label, "reason": dict(u.reason)} for u in self.unnamed],
             "recipe": recipe,
         }
 

@@ -6,12 +6,16 @@ from pipeline.analysis.operators import operator_table
 from pipeline.analysis.words import LIMITED, REASONS
 from pipeline.analyze_view import bytes_text, place, short_shapes
 from pipeline.figures import written
+from pipeline.findings_view import alone_rows, mapping_line, replay_line, sizes_of, together_lines
+from pipeline.mapping.emit import band_text
 from pipeline.progress import shown
 from pipeline.report.markdown import cell
 from pipeline.report.roofline_plot import roofline_plot
 from pipeline.sizes_text import approximate_size
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from pipeline.analyze import AnalyzeResult
 
 _ZH = {
@@ -47,13 +51,14 @@ def analysis_markdown(result: "AnalyzeResult") -> str:
         upper_first=lambda text: text[:1].upper() + text[1:],
         cell=cell,
         size=approximate_size,
-        place=place,
+        place=lambda kernel: place(kernel) if language == "en" else place(kernel).replace(", stream ", "，流 "),
         shapes=short_shapes,
         bytes=lambda spot: bytes_text(spot).replace("\n", " "),
         percent=lambda share, digits=1: "-" if share is None else f"{100 * share:.{digits}f}",
         mib=lambda size: f"{(size or 0) / (1 << 20):.1f}",
         reason=lambda code: REASONS[code][language],
         limited=lambda code: LIMITED[code][language],
+        band=lambda figure: band_text(figure).replace(" %", ""),
         word=lambda w: _ZH.get(w, w) if language == "zh" else w.replace("_", " "),
     )
     return environment.get_template(f"analysis.{language}.md.j2").render(
@@ -61,4 +66,19 @@ def analysis_markdown(result: "AnalyzeResult") -> str:
         a=result.analysis,
         source=shown(result.profile.source),
         table=operator_table(),
+        forecast="" if result.findings is None else _forecast(environment, result),
+    )
+
+
+def _forecast(environment: "Environment", result: "AnalyzeResult") -> str:
+    found = result.findings
+    assert found is not None
+    return environment.get_template(f"forecast.{result.language}.md.j2").render(
+        f=found,
+        a=result.analysis,
+        replay=replay_line(found),
+        mapping=mapping_line(found) if found.measured.mapping is not None else "",
+        sizes=sizes_of(found),
+        rows=alone_rows(found),
+        together=together_lines(found),
     )
