@@ -4,9 +4,10 @@
 
 Writes the file to a temporary directory (about 400 MB), then runs polars alone, `read_profiles`, and `read_profiles`
 with `analyse`, each in a child process of its own: once on 1,200 rows (imports and compiling are not counted), then
-`ROUNDS` times on the whole file, of which the fastest counts. Prints seconds, the ratio to polars, CPU time and the
-peak resident memory of each child; exits with 1 if analysis takes over `RATIO` times as long as polars or over `GIB`.
-A broken row makes the reader go through the file line by line: shown for information.
+on the whole file. `ROUNDS` times in turn, so that all see the same load of the machine; the fastest of each counts.
+Prints seconds, the ratio to polars, CPU time and the peak resident memory; exits with 1 if analysis takes over `RATIO`
+times as long as polars or over `GIB`. A broken row makes the reader go through the file line by line: shown for
+information.
 """
 
 import json
@@ -114,14 +115,11 @@ def child(name: str, small: Path, big: Path) -> None:
     """Time one subject; prints one JSON object."""
     run = subject(name)
     run(small)
-    seconds, cpu = [], []
-    for _ in range(ROUNDS):
-        begin, used = time.perf_counter(), time.process_time()
-        run(big)
-        seconds.append(time.perf_counter() - begin)
-        cpu.append(time.process_time() - used)
+    begin, used = time.perf_counter(), time.process_time()
+    run(big)
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - used
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(json.dumps({"seconds": min(seconds), "cpu": min(cpu), "gib": peak / (1 << 30)}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "gib": peak / (1 << 30)}))
 
 
 def measured(name: str, small: Path, big: Path) -> dict[str, float]:
@@ -137,12 +135,15 @@ def main(rows: int = ROWS) -> int:
         write_table(small, 2 * len(LAYER) * LAYERS)
         write_table(big, rows)
         print(f"{rows:,} rows, {big.stat().st_size / 1e6:.0f} MB; measured, fastest of {ROUNDS}")
-        found = {}
-        for name in SUBJECTS:
-            found[name] = measured(name, small, big)
+        rounds = [{name: measured(name, small, big) for name in SUBJECTS} for _ in range(ROUNDS)]
         with big.open("a", encoding="utf-8") as file:
             file.write("cut,off\n")
-        found[RAGGED] = measured("read_profiles", small, big)
+        for figures in rounds:
+            figures[RAGGED] = measured("read_profiles", small, big)
+    names = (*SUBJECTS, RAGGED)
+    found = {name: {key: min(figures[name][key] for figures in rounds) for key in ("seconds", "cpu")} for name in names}
+    for name in names:
+        found[name]["gib"] = max(figures[name]["gib"] for figures in rounds)
     base = found["polars"]["seconds"]
     for name, figures in found.items():
         seconds, cpu, gib = figures["seconds"], figures["cpu"], figures["gib"]
