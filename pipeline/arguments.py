@@ -64,9 +64,20 @@ VERBS: dict[str, Verb] = {
         "  npu-recipes analyze profile=PATH output=analysis report.language=zh\n"
         "  npu-recipes analyze profile=PATH analysis.phase=decode analysis.coefficient=0.7 format=json",
     ),
+    "compare": Verb(
+        "baseline profile against optimised profile: the checklist, measured",
+        "Read two profiles of the same model, without and with the change, pair their kernels, and answer from both:\n"
+        "targets faster? critical path shorter? kernels before the targets stable? new long tails? Every difference\n"
+        "has a 95 % interval over the steps. Writes nothing, except with output=DIR:\n"
+        "report.md, comparison.json, and a plot.\n"
+        "A path is what analyze profile= takes: a CSV file, a run, or a folder of many ranks.\n\n"
+        "  npu-recipes compare profiles/off profiles/on hardware=atlas_a3\n"
+        "  npu-recipes compare profiles/off profiles/on 'compare.targets=[MatMulV3 4/7]' analysis.rank=3\n"
+        "  npu-recipes compare off.csv on.csv output=comparison report.language=zh",
+        positional="BASELINE OPTIMISED",
+    ),
     "apply": Verb("rewrite a source tree", "", ready=False),
     "extract": Verb("hand-written prefetch of a tree -> recipe", "", ready=False),
-    "compare": Verb("table and plots over output directories", "", positional="DIR...", ready=False),
     "promote": Verb("write the winner as a committed recipe", "", positional="DIR", ready=False),
 }
 
@@ -174,8 +185,9 @@ keys
   verify.compiles|numerics|graph   true | false | auto
   transform                    source | wrap
   format, report.language      text | json; en | zh
-  output                       directory for results (outputs; of analyze: none)
+  output                       directory for results (outputs; of analyze and compare: none)
   profile, analysis.KEY        of analyze: the profiler's output; coefficient, phase, decode_rows, rank, top
+  compare.targets              of compare: which kernels are prefetched (all memory-bound ones)
   trial.timeout, trial.fresh, sweep.fail_fast, sweep.resume
                                seconds; run finished trials again; stop after a failure; sweep directory to continue
 
@@ -208,8 +220,10 @@ def _check(verb: str, bare: Sequence[str], multirun: bool) -> list[Problem]:
     problems = []
     if multirun and not rule.sweeps:
         problems.append(Problem("error", "no-sweep", f"`{verb}` does not sweep", "Leave -m away."))
-    if rule.positional == "DIR" and len(bare) != 1:
-        found = "none was" if not bare else f"{len(bare)} were"
-        message = f"`{verb}` takes one directory, and {found} given"
-        problems.append(Problem("error", "bad-arguments", message, f"npu-recipes {verb} DIR"))
+    paths = 0 if rule.positional.startswith("[") else len(rule.positional.split())
+    if paths and len(bare) != paths:
+        found = "none was" if not bare else "one was" if len(bare) == 1 else f"{len(bare)} were"
+        what = "one directory" if paths == 1 else "two profiles"
+        message = f"`{verb}` takes {what}, and {found} given"
+        problems.append(Problem("error", "bad-arguments", message, f"npu-recipes {verb} {rule.positional}"))
     return problems

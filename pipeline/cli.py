@@ -96,6 +96,7 @@ def _dispatch(words: Sequence[str]) -> Outcome:
         "reproduce": _reproduce,
         "list": _list,
         "analyze": _analyze,
+        "compare": _compare,
     }
     assert set(verbs) == {name for name, verb in VERBS.items() if verb.ready}
     return verbs[arguments.verb](arguments)
@@ -147,6 +148,14 @@ def _analyze(arguments: Arguments) -> Outcome:
 
     result = run_analyze(arguments.tokens, _folders(arguments))
     return Outcome(0, result.to_json(), analysis_view(result), result.problems)
+
+
+def _compare(arguments: Arguments) -> Outcome:
+    from pipeline.compare import run_compare
+    from pipeline.compare_view import comparison_view
+
+    result = run_compare(arguments.positional, arguments.tokens, _folders(arguments))
+    return Outcome(0, result.to_json(), comparison_view(result), result.problems)
 
 
 def _list(arguments: Arguments) -> Outcome:

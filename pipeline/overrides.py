@@ -26,6 +26,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "sweep": ("fail_fast", "resume"),
     "profile": (),
     "analysis": ("coefficient", "phase", "decode_rows", "rank", "top"),
+    "compare": ("targets",),
     "tree": (),
     "write": (),
     "revert": (),

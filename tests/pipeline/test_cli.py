@@ -97,7 +97,7 @@ def test_unknown_verb_names_the_near_one(app: App):
 
 
 def test_verbs_of_later_versions_are_refused_with_a_reason(app: App):
-    assert codes(app("compare", "format=json")) == ["verb-not-available"]
+    assert codes(app("promote", "format=json")) == ["verb-not-available"]
 
 
 def test_all_unknown_keys_are_reported_at_once_with_and_without_plus(app: App):
