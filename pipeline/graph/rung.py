@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from pipeline.graph.graph import Graph
 from pipeline.graph.notes import NoteGroup, grouped
 from pipeline.graph.rewording import reword
 from pipeline.graph.scope_checks import check_scopes, count_scoped
-from pipeline.graph.supervise import Ended, supervise
+from pipeline.graph.supervise import DEFAULT_LIMITS, Ended, Limits, interrupted_by_sigterm, supervise
 from pipeline.record import Rung, Text
+from pipeline.scope_spans import Calls
 
 if TYPE_CHECKING:
     from pipeline.experiment import Prepared
@@ -31,19 +32,6 @@ ASSUMED_ZH = "CANN 是否支持这些算子、是否保留这些节点为假设,
 _CUT = Text("noted (a kernel that does not fuse may cut a scope): ", "备注(不可融合的算子可能切断 scope):")
 _ROOT = Path(__file__).resolve().parents[2]
 _SHOWN = 5  # findings, and kinds of notes, in a rung's text
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the worker may use.
-
-    Attributes:
-        timeout: seconds.
-        memory_bytes: resident.
-    """
-
-    timeout: float = 300.0
-    memory_bytes: int = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,7 @@ class GraphCheck:
 def check_graph(
     prepared: "Prepared",
     source: str | Path | None,
-    limits: Limits = Limits(),
+    limits: Limits = DEFAULT_LIMITS,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> GraphCheck:
@@ -120,11 +108,12 @@ def check_graph(
         The rung and its counts. Nothing is raised for what the worker does: a worker that dies is `could_not_check`.
     """
     plan, experiment = prepared.resolution.plan, prepared.experiment
+    scoped = _scoped_operators(prepared)
     result = GraphCheck(
         Rung("not_run", ""),
         len(plan.prefetch),
         scopes_planned=len(plan.scopes),
-        scoped_kernels_planned=sum(match.kernels for match in prepared.resolution.scope_matches),
+        scoped_kernels_planned=sum(map(len, scoped.values())),
     )
     if plan.exe_mode not in MODES:
         return replace(result, rung=Rung("not_run", f"exe_mode {plan.exe_mode} makes no graph", "该执行模式不生成图"))
@@ -143,7 +132,14 @@ def check_graph(
         "source": text,
     }
     result = replace(result, front_end=f"torch_npu {front_end.version}")
-    return _checked(result, plan, text, *_ask(request, front_end, limits, environment or {}))
+    return _checked(result, plan, scoped, text, *_ask(request, front_end, limits, environment or {}))
+
+
+def _scoped_operators(prepared: "Prepared") -> dict[str, list[str]]:
+    """Label of each scope -> operators of the kernels that the workload has inside."""
+    calls = Calls(prepared.workload)
+    placed = prepared.resolution.scopes.placed
+    return {p.scope.label: [kernel.op for kernel in calls.members(p.span)] for p in placed}
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ def _ask(
     request: Mapping[str, Any], front_end: FrontEnd, limits: Limits, environment: Mapping[str, str]
 ) -> tuple[Ended, _Answer]:
     """Run the worker on one request. Whatever happens, its processes and files are gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="npu-recipes-graph-") as name:
+    with interrupted_by_sigterm(), tempfile.TemporaryDirectory(prefix="npu-recipes-graph-") as name:
         directory = Path(name)
         asked, answer, log = directory / "request.json", directory / "response.json", directory / "log"
         place = {
@@ -169,7 +165,7 @@ def _ask(
         }
         asked.write_text(json.dumps({**request, **place}))
         command = [sys.executable, "-m", "pipeline.graph.worker", str(asked), str(answer)]
-        ended = supervise(command, _environment(environment), log, limits.timeout, limits.memory_bytes)
+        ended = supervise(command, _environment(environment), log, limits)
         try:
             response = json.loads(answer.read_text())
         except (OSError, ValueError):
@@ -184,7 +180,14 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **quiet, **more}
 
 
-def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended, answer: _Answer) -> GraphCheck:
+def _checked(
+    result: GraphCheck,
+    plan: "Plan",
+    scoped: Mapping[str, Sequence[str]],
+    source: str | None,
+    ended: Ended,
+    answer: _Answer,
+) -> GraphCheck:
     response = answer.response
     peak = max(ended.peak_bytes, (response or {}).get("peak_kib", 0) << 10)
     result = replace(result, seconds=ended.seconds, peak_mib=peak / (1 << 20))
@@ -214,7 +217,7 @@ def _checked(result: GraphCheck, plan: "Plan", source: str | None, ended: Ended,
         scoped_kernels=count_scoped(graph),
     )
     try:
-        of_scopes, notes = check_scopes(graph, plan)
+        of_scopes, notes = check_scopes(graph, plan, scoped)
         findings = (*check_prefetches(graph, plan), *of_scopes)
         result = replace(result, notes=grouped(notes))
     except graphlib.CycleError as error:
@@ -245,9 +248,9 @@ def _passed(result: GraphCheck, plan: "Plan", cann: bool) -> Rung:
     by_zh = f"{result.front_end},{'有' if cann else '无'} CANN"
     counts = f"{result.found} {node} nodes for {result.planned} planned prefetches among {result.nodes} nodes"
     if plan.scopes:
-        inside, traced = result.scoped_kernels, result.scoped_kernels_planned
-        counts_of = f"{inside} kernels in {len(plan.scopes)} SuperKernel scopes ({traced} in the plan), none outside"
-        counts_zh = f"{len(plan.scopes)} 个 SuperKernel scope 内共 {inside} 个算子(计划 {traced} 个),范围外没有"
+        inside = result.scoped_kernels
+        counts_of = f"{inside} kernels in {len(plan.scopes)} SuperKernel scopes, each as planned, none outside"
+        counts_zh = f"{len(plan.scopes)} 个 SuperKernel scope 内共 {inside} 个算子,均与计划一致,范围外没有"
         shown, more = result.notes[:_SHOWN], max(0, len(result.notes) - _SHOWN)
         kinds, kinds_zh = [f"and {more} kinds more"] * bool(more), [f"另有 {more} 类"] * bool(more)
         scopes = f"; {counts_of}" + (f"; {_CUT.en}{', '.join([*map(str, shown), *kinds])}" if shown else "")
@@ -287,9 +290,13 @@ def _could_not(text: str, zh: str = "") -> Rung:
 def _why(ended: Ended, answer: _Answer) -> Text:
     said, said_zh = (f" (its last words: {answer.log})", f"(最后输出:“{answer.log}”)") if answer.log else ("", "")
     seconds, gib = f"{ended.seconds:.0f} s", f"{ended.peak_bytes / (1 << 30):.1f} GiB"
-    if ended.reason == "timeout":
-        en = f"the worker was stopped after {seconds}: it hung, or the time limit is too short"
-        zh = f"工作进程运行 {seconds} 后被终止:可能卡住,或时限太短"
+    cpu = f"{ended.cpu_seconds:.0f} s"
+    if ended.reason == "stalled":
+        en = f"the worker was stopped after {seconds}: it hung ({cpu} of CPU time, and none for long)"
+        zh = f"工作进程运行 {seconds} 后被终止:已卡住(CPU 时间 {cpu},长时间无进展)"
+    elif ended.reason == "timeout":
+        en = f"the worker was stopped after {seconds}, {cpu} of them CPU time: it hung, or the time limit is too short"
+        zh = f"工作进程运行 {seconds}(CPU 时间 {cpu})后被终止:可能卡住,或时限太短"
     elif ended.reason == "memory":
         en = f"the worker was stopped at {gib}, above its memory limit"
         zh = f"工作进程内存达到 {gib},超过上限而被终止"

@@ -1,5 +1,6 @@
 """Compares the SuperKernel scopes of a lowered graph with the plan. Pure functions on plain data."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pipeline.fusable import why_not
@@ -7,23 +8,24 @@ from pipeline.graph.findings import Finding
 from pipeline.graph.graph import INPUTS, RESHAPES, Graph, Node
 from pipeline.graph.kernels import kernels_of
 from pipeline.graph.notes import Note
-from pipeline.graph.operators import field_name
+from pipeline.graph.operators import differing, field_name
 from transforms.plan import Plan, Scope
 
 _END = frozenset({"NetOutput", "output"})
 
 
-def check_scopes(graph: Graph, plan: Plan) -> tuple[list[Finding], list[Note]]:
+def check_scopes(graph: Graph, plan: Plan, planned: Mapping[str, Sequence[str]]) -> tuple[list[Finding], list[Note]]:
     """Every kernel from a scope's first to its last module carries its label and options, and none outside does.
 
     Args:
         graph: lowered.
         plan: with the scopes.
+        planned: label of each scope -> operators of the kernels that the workload has inside.
 
     Returns:
         Findings, which fail the rung: `scope-missing`, `scope-order`, `scope-open` (a kernel inside without the
-        label), `scope-outside`, `scope-options`, `scope-unplanned`. And notes, which do not: `scope-split`,
-        `prefetch-in-scope`.
+        label), `scope-kernels` (other kernels inside than planned), `scope-outside`, `scope-options`,
+        `scope-unplanned`. And notes, which do not: `scope-split`, `prefetch-in-scope`.
     """
     findings: list[Finding] = []
     notes: list[Note] = []
@@ -34,6 +36,9 @@ def check_scopes(graph: Graph, plan: Plan) -> tuple[list[Finding], list[Note]]:
         findings += [problem] if problem else []
         inside |= dict.fromkeys((node.name for node in span), scope.label)
         findings += _check_inside(scope, span, check_options=graph.kind == "ge")
+        if problem is None:
+            inner = [node for node in span if node.name in kernels]
+            findings += _check_kernels(scope, inner, planned[scope.label], graph.kind)
         notes += _notes(graph, scope, span, kernels)
     labels = {scope.label: scope for scope in plan.scopes}
     for node in graph.nodes:
@@ -87,6 +92,23 @@ def _check_inside(scope: Scope, span: Sequence[Node], check_options: bool) -> li
             findings.append(Finding("scope-options", describe(scope), message))
             break  # they come from one call: the others have the same
     return findings
+
+
+def _check_kernels(scope: Scope, inner: Sequence[Node], planned: Sequence[str], kind: str) -> list[Finding]:
+    missing, extra = differing(planned, (field_name(node.op) for node in inner), kind)
+    if not missing and not extra:
+        return []
+    said = [f"{_counted(extra)} not planned"] * bool(extra) + [f"{_counted(missing)} missing"] * bool(missing)
+    first = next((node for node in inner if field_name(node.op) in extra), None)
+    where = f" (of {field_name(first.op)} the first inside is {first.name})" if first else ""
+    message = (
+        f"{len(inner)} kernels between its first and last module, {len(planned)} planned: {'; '.join(said)}{where}"
+    )
+    return [Finding("scope-kernels", describe(scope), message)]
+
+
+def _counted(operators: Counter[str]) -> str:
+    return ", ".join(f"{count} x {op}" for op, count in sorted(operators.items()))
 
 
 def _notes(graph: Graph, scope: Scope, span: Sequence[Node], kernels: set[str]) -> list[Note]:

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.workload import Workload
 from pipeline.compose import compose_grid
 from pipeline.experiment import build_experiment, prepare
 from pipeline.graph import rung
@@ -18,6 +21,7 @@ from pipeline.graph.folder import BrokenFrontEndError, NoFrontEndError, find_fro
 from pipeline.graph.rung import ASSUMED, Limits, check_graph
 from pipeline.graph.supervise import Ended
 from pipeline.overrides import read_overrides
+from pipeline.scopes import ScopeResolution
 from tests.pipeline.graph.fake_front_end import make_front_end
 from tests.pipeline.graph.toy_graphs import PLAN, ge_graph
 
@@ -189,7 +193,8 @@ def toy(exe_mode="ge_graph"):
     plan = replace(PLAN, exe_mode=exe_mode)
     machine = SimpleNamespace(generation="a3")
     experiment = SimpleNamespace(config={"model": {}, "deployment": {}}, machine=machine)
-    return SimpleNamespace(resolution=SimpleNamespace(plan=plan, scope_matches=()), experiment=experiment)
+    resolution = SimpleNamespace(plan=plan, scopes=ScopeResolution())
+    return SimpleNamespace(resolution=resolution, experiment=experiment, workload=Workload(()))
 
 
 def test_without_a_front_end_it_did_not_run_and_says_how_to_get_it(tmp_path):
@@ -225,7 +230,7 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("code", "limits", "said"),
     [
-        ("import time; time.sleep(60)", Limits(timeout=1.5), "it hung, or the time limit is too short"),
+        ("import time; time.sleep(60)", Limits(stall=1.5), "it hung ("),
         ("x = []\nwhile True: x.append(b'x' * (20 << 20))", Limits(memory_bytes=GIB // 2), "above its memory limit"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", Limits(), "killed by signal 11"),
         ("import os; os.abort()", Limits(), "killed by signal 6"),
@@ -262,6 +267,25 @@ def test_a_worker_killed_from_outside_could_not_check_and_leaves_nothing(tmp_pat
     assert not Path(f"/proc/{pid}").exists()
     assert request.endswith("request.json")
     assert not Path(request).parent.exists()
+
+
+def test_sigterm_to_the_parent_leaves_no_worker_and_no_files(tmp_path):
+    pid_file, temporary = tmp_path / "pid", tmp_path / "tmp"
+    temporary.mkdir()
+    code = f"import os, time\nwith open({str(pid_file)!r}, 'w') as f: f.write(str(os.getpid()))\ntime.sleep(60)"
+    folder = make_front_end(tmp_path / "fe", code)
+    program = f"from tests.pipeline.graph.test_rung import *\ncheck_graph(toy(), '', folder=Path({str(folder)!r}))"
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[3])}
+    parent = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE)
+    while not (pid_file.exists() and pid_file.read_text()):
+        assert parent.poll() is None
+        time.sleep(0.02)
+    assert [path.name[:18] for path in temporary.glob("npu-*")] == ["npu-recipes-graph-"]
+    parent.terminate()
+    _, said = parent.communicate(timeout=30)
+    assert said.splitlines()[-1] == b"KeyboardInterrupt"
+    assert not list(temporary.glob("npu-*"))
+    assert not Path(f"/proc/{pid_file.read_text()}").exists()
 
 
 # ------------------------------------------------------------------------------------ what a worker's answer comes to

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pipeline.fusable import UNFUSABLE
-from pipeline.graph.graph import Mark
+from pipeline.graph.graph import Mark, Node
 from pipeline.graph.notes import Note, grouped
+from pipeline.graph.operators import OTHER_NAMES, differing
 from pipeline.graph.scope_checks import check_scopes, count_scoped
 from tests.pipeline.graph.toy_graphs import PLAN, change, fqn, fx_graph, ge_graph
 from transforms.plan import Scope
@@ -31,12 +32,23 @@ def scoped(graph):
     return graph
 
 
-def found(graph, plan=SCOPED):
-    return [(f.code, f.entry) for f in check_scopes(graph, plan)[0]]
+INNER = dict.fromkeys(("k0", "k1"), ("MatMul", "MatMul"))  # what a workload has inside
 
 
-def notes(graph, plan=SCOPED):
-    return [(f.code, f.entry) for f in check_scopes(graph, plan)[1]]
+def findings(graph, plan=SCOPED, inner=INNER):
+    return check_scopes(graph, plan, inner)[0]
+
+
+def found(graph, plan=SCOPED, inner=INNER):
+    return [(f.code, f.entry) for f in findings(graph, plan, inner)]
+
+
+def all_notes(graph):
+    return check_scopes(graph, SCOPED, INNER)[1]
+
+
+def notes(graph):
+    return [(f.code, f.entry) for f in all_notes(graph)]
 
 
 @pytest.mark.parametrize("graph", [ge_graph(), fx_graph()], ids=["ge", "fx"])
@@ -46,15 +58,55 @@ def test_what_was_planned_passes(graph):
 
 
 def test_without_scopes_there_is_nothing_to_say():
-    assert check_scopes(ge_graph(), PLAN) == ([], [])
+    assert check_scopes(ge_graph(), PLAN, {}) == ([], [])
 
 
 def test_a_scope_that_is_closed_early():
     graph = scoped(ge_graph())
     attrs = {}
     assert found(change(graph, "down_0", attrs=attrs)) == [("scope-open", ENTRY)]
-    (finding,) = check_scopes(change(graph, "down_0", attrs=attrs), SCOPED)[0]
+    (finding,) = findings(change(graph, "down_0", attrs=attrs))
     assert "first down_0 (MatMul): no scope" in finding.message
+
+
+@pytest.mark.parametrize("make", [ge_graph, fx_graph], ids=["ge", "fx"])
+def test_a_kernel_inside_that_no_workload_has(make):
+    graph = scoped(make())
+    place = graph.position["down_0"]
+    item = Node(
+        "item", "LocalScalarDense" if graph.kind == "ge" else "aten._local_scalar_dense.default", ("gate_up_0",)
+    )
+    item = replace(item, attrs=graph.by_name["down_0"].attrs)
+    end = replace(graph.nodes[-1], inputs=(*graph.nodes[-1].inputs, "item"))
+    (finding,) = findings(replace(graph, nodes=(*graph.nodes[:place], item, *graph.nodes[place:-1], end)))
+    assert (finding.code, finding.entry) == ("scope-kernels", ENTRY)
+    said = "3 kernels between its first and last module, 2 planned: 1 x LocalScalarDense not planned"
+    assert finding.message.startswith(said)
+    assert "item" in finding.message
+
+
+def test_a_kernel_that_the_graph_lacks():
+    (finding,) = findings(scoped(ge_graph()), inner={**INNER, "k0": ("MatMul", "Cast", "MatMul")})
+    assert (finding.code, finding.entry) == ("scope-kernels", ENTRY)
+    assert finding.message == "2 kernels between its first and last module, 3 planned: 1 x Cast missing"
+
+
+def test_as_many_kernels_of_another_operator():
+    (finding,) = findings(scoped(ge_graph()), inner={**INNER, "k0": ("MatMul", "Cast")})
+    assert "1 x MatMul not planned; 1 x Cast missing" in finding.message
+
+
+def test_what_stands_for_the_other_side_of_a_disaggregated_deployment_is_no_deviation():
+    norm = ("Cast", "Pow", "ReduceMean", "Add", "Rsqrt", "Cast", "Mul")
+    for kind, made in (("ge", (*norm, "Cast")), ("fx", norm)):
+        assert differing(("Recv", "MatMul", "Send"), (*made, "MatMul"), kind) == ({}, {})
+        assert differing(("MatMul", "Send"), (*made, "MatMul"), kind)[1].total() == len(made)
+
+
+def test_other_names_of_one_kernel_are_no_deviation():
+    for ours, theirs in OTHER_NAMES:
+        assert differing((ours, ours, "Add"), (theirs, "Add", theirs), "fx") == ({}, {})
+        assert differing((ours,), (theirs, theirs), "fx") == ({}, {theirs: 1})
 
 
 def test_a_scope_that_is_missing_altogether():
@@ -109,7 +161,7 @@ def test_several_calls_span_from_the_first_to_the_last():
 
 def test_an_unfusable_kernel_inside_is_told_and_fails_nothing():
     graph = change(scoped(ge_graph()), "gate_up_0", op="Cast")
-    assert found(graph) == []
+    assert found(graph, inner={**INNER, "k0": ("Cast", "MatMul")}) == []
     assert ("scope-split", ENTRY) in notes(graph)
     assert ("scope-split", ENTRY) not in notes(scoped(ge_graph()))
 
@@ -117,19 +169,19 @@ def test_an_unfusable_kernel_inside_is_told_and_fails_nothing():
 @pytest.mark.parametrize("entry", UNFUSABLE, ids=lambda entry: entry.ops[0])
 def test_what_cuts_a_scope_is_what_the_workloads_table_says(entry):
     for op in entry.ops:
-        told = grouped(check_scopes(change(scoped(ge_graph()), "gate_up_0", op=op), SCOPED)[1])
+        told = grouped(all_notes(change(scoped(ge_graph()), "gate_up_0", op=op)))
         assert f"1 x {op} inside scope k{{i}} ({entry.why})" in map(str, told)
         assert f"({entry.why_zh})" in told[0].zh
 
 
 def test_names_of_npugraph_ex_are_known_to_the_table():
     graph = change(scoped(fx_graph()), "gate_up_0", op="aten._to_copy.default")
-    assert "1 x Cast inside scope k{i} (TBE kernel)" in map(str, grouped(check_scopes(graph, SCOPED)[1]))
+    assert "1 x Cast inside scope k{i} (TBE kernel)" in map(str, grouped(all_notes(graph)))
 
 
 def test_notes_of_all_layers_are_one():
     graph = change(change(scoped(ge_graph()), "gate_up_0", op="Cast"), "gate_up_1", op="Cast")
-    told = grouped(check_scopes(graph, SCOPED)[1])
+    told = grouped(all_notes(graph))
     assert [str(group) for group in told] == [
         "2 x Cast inside scope k{i} (TBE kernel)",
         "2 x prefetch inside scope k{i}",

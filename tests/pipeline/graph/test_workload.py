@@ -11,18 +11,10 @@ import pytest
 from models.workload import Kernel, WeightRead, Workload
 from pipeline.graph.graph import INPUTS, Graph, Node
 from pipeline.graph.kernels import kernels_of
-from pipeline.graph.operators import field_name
+from pipeline.graph.operators import OTHER_NAMES, field_name
 from pipeline.graph.rung import check_graph
 from tests.pipeline.graph.test_rung import prepared, real
 
-# Names that differ although `field_name` is applied.
-OTHER_NAMES = {
-    # Only before a cut embedding: a trace runs in one process, whose rows stand for those of every die, so it wraps
-    # token ids where a die of a group subtracts its first row.
-    ("FloorMod", "Sub"),
-    # A transposition of npugraph_ex is a view, and a copy of that view.
-    ("Transpose", "TensorMove"),
-}
 # Kernels that need not wait for what a trace says, but wait for it through others. MoeDistributeCombineV2 takes the
 # hidden states themselves only where zero experts return them.
 WAITS_LESS = {"MoeDistributeCombine"}
