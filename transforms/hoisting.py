@@ -1,10 +1,9 @@
 """Give a tensor inside an expression a name without changing the order in which Python evaluates anything."""
 
-from collections.abc import Mapping
-
 import libcst as cst
 
 from transforms.source_file import ParsedFunction
+from transforms.swapping import Swap
 
 # Nodes that decide whether, or how often, what is inside them runs.
 _LAZY = (
@@ -32,16 +31,60 @@ class StatementEdit:
         statement: the statement.
         taken: names in use in the function; new ones are added.
         width: line length to keep.
+        column: where the statement starts; as in the file if None.
     """
 
     def __init__(
-        self, function: ParsedFunction, statement: cst.SimpleStatementLine, taken: set[str], width: int
+        self,
+        function: ParsedFunction,
+        statement: cst.SimpleStatementLine,
+        taken: set[str],
+        width: int,
+        column: int | None = None,
     ) -> None:
         self.function, self.statement, self.taken, self.width = function, statement, taken, width
+        self.column = function.column(statement) if column is None else column
         self.before: list[cst.BaseStatement] = []
         self.after: list[cst.BaseStatement] = []
         self._names: dict[int, cst.Name] = {}
         self._arguments: dict[int, list[str]] = {}
+        self._branches: tuple[StatementEdit, StatementEdit] | None = None
+
+    def inside(self, call: cst.Call) -> "StatementEdit":
+        """The edit of the statement in which the call runs whenever the statement does.
+
+        `y = self.a(x) + 1 if c else z` becomes an `if` with one assignment in each branch, unless the call's result is
+        the value; then this edit can do it.
+        """
+        small = self.statement.body[0] if len(self.statement.body) == 1 else None
+        if (
+            not isinstance(small, cst.Assign)
+            or not isinstance(small.value, cst.IfExp)
+            or self._gives(small.value, call)
+        ):
+            return self
+        value = small.value
+        sides = [n for n, side in enumerate((value.body, value.orelse)) if contains(side, call)]
+        if not sides or id(call) in self._names:
+            return self
+        if self._branches is None:
+            self._branches = (self._branch(small, value.body), self._branch(small, value.orelse))
+        return self._branches[sides[0]].inside(call)
+
+    def _branch(self, small: cst.Assign, value: cst.BaseExpression) -> "StatementEdit":
+        bare = value.with_changes(lpar=(), rpar=()) if isinstance(value, cst.IfExp) else value
+        line = self.statement.with_changes(body=[small.with_changes(value=bare)], leading_lines=())
+        branch = StatementEdit(self.function, line, self.taken, self.width, self.column + 4)
+        branch._names, branch._arguments = self._names, self._arguments
+        return branch
+
+    def _if(self) -> cst.If:
+        assert self._branches is not None
+        value = cst.ensure_type(cst.ensure_type(self.statement.body[0], cst.Assign).value, cst.IfExp)
+        body, orelse = (cst.IndentedBlock(body=branch.statements()) for branch in self._branches)
+        return cst.If(
+            test=value.test, body=body, orelse=cst.Else(body=orelse), leading_lines=self.statement.leading_lines
+        )
 
     def pass_on(self, call: cst.Call, name: str) -> None:
         """Add the argument `name=name` to a call, unless it is there."""
@@ -146,13 +189,17 @@ class StatementEdit:
 
     @property
     def changed(self) -> bool:
-        return bool(self.before or self.after or self._names or self._arguments)
+        return bool(self.before or self.after or self._names or self._arguments or self._branches)
 
     def statements(self) -> list[cst.BaseStatement]:
         """The statements that replace the original one."""
-        main = self._main(one_a_line=False)
-        if self._arguments and self._too_long(main):
-            main = self._main(one_a_line=True)
+        main: cst.BaseStatement
+        if self._branches is not None:
+            main = self._if()
+        else:
+            main = self._main(one_a_line=False)
+            if self._arguments and self._too_long(main):
+                main = self._main(one_a_line=True)
         if self.before:  # a comment above the statement stays on top
             lead = self.statement.leading_lines
             self.before[0] = self.before[0].with_changes(leading_lines=lead)
@@ -196,7 +243,7 @@ class StatementEdit:
 
     def _hoist(self, node: cst.BaseExpression, name: str) -> str:
         if id(node) not in self._names:
-            bare = node.visit(_Swap(self._names, self._arguments))
+            bare = node.visit(Swap(self._names, self._arguments))
             assert isinstance(bare, cst.BaseExpression)
             bare = bare.with_changes(lpar=(), rpar=())
             new = self._new_name(name)
@@ -207,67 +254,17 @@ class StatementEdit:
         return self._names[id(node)].value
 
     def _main(self, one_a_line: bool) -> cst.SimpleStatementLine:
-        swap = _Swap(self._names, self._arguments, one_a_line)
+        swap = Swap(self._names, self._arguments, one_a_line)
         return cst.ensure_type(self.statement.visit(swap), cst.SimpleStatementLine)
 
     def _too_long(self, statement: cst.SimpleStatementLine) -> bool:
         lines = self.function.code_of(statement.with_changes(leading_lines=())).splitlines()
-        return len(lines[0]) + self.function.column(self.statement) > self.width
+        return len(lines[0]) + self.column > self.width
 
     def _new_name(self, name: str) -> str:
         free = next(n for n in (name, *(f"{name}_{k}" for k in range(2, 1000))) if n not in self.taken)
         self.taken.add(free)
         return free
-
-
-class _Swap(cst.CSTTransformer):
-    """Replace nodes by names, and add arguments to calls; both given by identity."""
-
-    def __init__(
-        self, names: Mapping[int, cst.Name], arguments: Mapping[int, list[str]], one_a_line: bool = False
-    ) -> None:
-        super().__init__()
-        self.names, self.arguments, self.one_a_line = names, arguments, one_a_line
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        return id(node) not in self.names
-
-    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-        if id(original) in self.names:
-            return self.names[id(original)]
-        if id(original) in self.arguments:
-            call = cst.ensure_type(updated, cst.Call)
-            for name in self.arguments[id(original)]:
-                call = _add_argument(call, name)
-            return _one_a_line(call) if self.one_a_line else call
-        return updated
-
-
-def _add_argument(call: cst.Call, name: str) -> cst.Call:
-    """The call with `name=name` at the end, laid out as its other arguments are."""
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    new = cst.Arg(cst.Name(name), keyword=cst.Name(name), equal=equal)
-    if not call.args:
-        return call.with_changes(args=[new])
-    last = call.args[-1]
-    if isinstance(last.comma, cst.Comma):  # one argument a line: the next one goes on a line of its own
-        between = call.args[-2].comma if len(call.args) > 1 else None
-        comma = between if isinstance(between, cst.Comma) else cst.Comma(whitespace_after=call.whitespace_before_args)
-        new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-        last = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
-    else:
-        new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        last = last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
-    return call.with_changes(args=[*call.args[:-1], last, new])
-
-
-def _one_a_line(call: cst.Call) -> cst.Call:
-    inside = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace("    "))
-    commas = [cst.Comma(whitespace_after=inside)] * (len(call.args) - 1)
-    commas += [cst.Comma(whitespace_after=cst.ParenthesizedWhitespace(indent=True))]
-    args = [a.with_changes(comma=comma) for a, comma in zip(call.args, commas, strict=True)]
-    return call.with_changes(whitespace_before_args=inside, args=args)
 
 
 def _evaluated_before(root: cst.CSTNode, node: cst.CSTNode) -> list[cst.BaseExpression]:
@@ -280,7 +277,7 @@ def _evaluated_before(root: cst.CSTNode, node: cst.CSTNode) -> list[cst.BaseExpr
         raise NotHoistable("a chained comparison decides whether the call runs")
     found: list[cst.BaseExpression] = []
     for child in root.children:
-        if _contains(child, node):
+        if contains(child, node):
             return found + _evaluated_before(child, node)
         if not _holds(child, (cst.Call,)):
             continue
@@ -314,8 +311,8 @@ def computes(node: cst.CSTNode) -> bool:
     return (isinstance(node, cst.Call) and not _is_view(node)) or any(computes(child) for child in node.children)
 
 
-def _contains(root: cst.CSTNode, node: cst.CSTNode) -> bool:
-    return root is node or any(_contains(child, node) for child in root.children)
+def contains(root: cst.CSTNode, node: cst.CSTNode) -> bool:
+    return root is node or any(contains(child, node) for child in root.children)
 
 
 def _holds(root: cst.CSTNode, kinds: tuple[type[cst.CSTNode], ...]) -> bool:

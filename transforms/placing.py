@@ -6,103 +6,16 @@ the first that has the weight below it, else the outermost; spots move inwards a
 """
 
 import inspect
-import math
-from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
+from transforms.configuration import lacks_config
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
 from transforms.plan import Plan, Prefetch
-from transforms.reaching import Link, Reach, condition, is_below, reach, shared_links
-from transforms.recording import Call, Recording, Site, Tensor
+from transforms.reaching import Reach, condition, is_below, reach, shared_links
+from transforms.recording import Call, Recording, Tensor
 from transforms.refusals import Refusals
-from transforms.telling import Mark, NotPlaceable
-
-Where = Literal["before", "entry", "return", "after"]
-
-
-@dataclass(frozen=True)
-class Guard:
-    """How the function tells decode from prefill.
-
-    Attributes:
-        kind: `entry`: by an expression that holds from its entry; `caller`: its caller can tell, and passes it on as
-            an argument; `local`: by the shape of the dependency itself.
-        test: the expression (of the caller's function); for `local`, what to append to the dependency.
-    """
-
-    kind: Literal["entry", "caller", "local"]
-    test: str
-
-    @property
-    def manner(self) -> tuple[str, str]:
-        """Equal for guards that are written in the same way into the function itself."""
-        return self.kind, "" if self.kind == "caller" else self.test
-
-
-@dataclass(frozen=True)
-class Spot:
-    """One place where an entry's call can be issued.
-
-    Attributes:
-        where: after / before the call at `site`; at the entry or the return of `function`, for calls made in a loop.
-        function: qualified name of the function that is edited.
-        site: the call expression, None for entry and return.
-        port: which input or output of the call (of the function) the tensor is.
-        owner: FQN of the instance that executes the function.
-        child: name to build temporaries from, e.g. `gate_proj`.
-        event: when, in events of the decode step.
-        guard: the phase test.
-    """
-
-    where: Where
-    function: str
-    site: Site | None
-    port: int | str | None
-    owner: str
-    child: str
-    event: int
-    guard: Guard
-
-    @property
-    def moment(self) -> tuple[int, int]:
-        """Position in the step: what is inside a call comes after what is before it, and before what is after it."""
-        return self.event, 1 if self.where in ("entry", "after") else 0
-
-    @property
-    def place(self) -> tuple[str, float, float, int]:
-        """Position in the text. Calls end in the order in which Python evaluates them, also within one statement."""
-        if self.site is None:
-            line: float = 0 if self.where == "entry" else math.inf
-            return self.function, line, 0, 0
-        return self.function, self.site.end_line, self.site.end_column, 1 if self.where == "after" else 0
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One `npu_prefetch` statement, which all planned instances of a class share.
-
-    Attributes:
-        spot: of the first instance.
-        weight: the expression.
-        max_size, offset: bytes.
-        conditions: nested `if`s around it.
-        link, mark: what its conditions and its weight need in `__init__`.
-        owners: FQNs of the instances.
-        callers: (instance, phase test of the function that calls it), where the guard is the caller's.
-        entries: the plan's entries that it realises.
-    """
-
-    spot: Spot
-    weight: str
-    max_size: int
-    offset: int
-    conditions: tuple[str, ...]
-    link: Link | None
-    mark: Mark | None
-    owners: frozenset[str]
-    callers: tuple[tuple[str, str], ...]
-    entries: tuple[Prefetch, ...]
+from transforms.statements import Guard, Spot, Statement, Where, in_order, name_roles_apart
+from transforms.telling import NotPlaceable
 
 
 def place(recording: Recording, plan: Plan) -> list[Statement]:
@@ -234,26 +147,34 @@ def _guard(recording: Recording, name: str, line: int | None, tensor: Tensor, ca
         tensor: the dependency.
         call: the call that makes it.
     """
+    instance = (call.fqn if line is None else call.owner) or ""
+    switchless = lacks_config(recording, name, [instance])
+    reason: Exception = NotPlaceable(switchless)
     try:
-        return Guard("entry", _entry_test(recording, name, line, call))
-    except NoPhase as reason:
+        test = _entry_test(recording, name, line, call)
+        if not switchless:
+            return Guard("entry", test)
+    except NoPhase as no_phase:
+        reason = no_phase
         prefill, decode = (
             [t.shape for c in step.by_module.get(call.fqn, []) for t in c.outputs if t.position == tensor.position]
             for step in (recording.prefill, recording.decode)
         )
         dimension = sequence_dimension(prefill, decode, recording.tokens)
-        if dimension is not None and line is not None and tensor in call.outputs:
+        if dimension is not None and line is not None and tensor in call.outputs and not switchless:
             return Guard("local", length_test("", dimension, recording.tokens))
-        owner = call if line is None else call.parent
-        if owner is None or owner.site is None or in_loop(recording, owner) or not name.endswith(".forward"):
-            raise
-        others = {_forward(recording, c.fqn) for c in recording.decode.calls if c.site == owner.site} - {name}
-        if others:
-            raise NoPhase(f"{reason}; the statement that calls it calls {min(others)}, too") from None
-        try:
-            return Guard("caller", _entry_test(recording, owner.site.function, owner.site.line, owner))
-        except NoPhase:
-            raise reason from None
+    owner = call if line is None else call.parent
+    if owner is None or owner.site is None or in_loop(recording, owner) or not name.endswith(".forward"):
+        raise reason
+    others = {_forward(recording, c.fqn) for c in recording.decode.calls if c.site == owner.site} - {name}
+    if others:
+        raise NoPhase(f"{reason}; the statement that calls it calls {min(others)}, too")
+    if lacks_config(recording, owner.site.function, [owner.owner or ""]):
+        raise reason
+    try:
+        return Guard("caller", _entry_test(recording, owner.site.function, owner.site.line, owner))
+    except NoPhase:
+        raise reason from None
 
 
 def _entry_test(recording: Recording, name: str, line: int | None, call: Call) -> str:
@@ -303,10 +224,11 @@ def _statements(recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], 
             )
         )
     placed = [entry for entry in plan.prefetch if entry in moments]
+    order = in_order([moments[entry] for entry in placed], len(statements))
     for one, other in pairwise(placed):
-        if moments[one] > moments[other]:
+        if (moments[one][0], order[moments[one][1]]) > (moments[other][0], order[moments[other][1]]):
             refusals.add(other, f"the plan has {one.target} first in this layer, but {other.target} in another layer")
-    return _name_roles_apart(statements)
+    return name_roles_apart([statements[n] for n in sorted(range(len(statements)), key=order.__getitem__)])
 
 
 def _running(recording: Recording, spot: Spot) -> set[str]:
@@ -319,19 +241,3 @@ def _running(recording: Recording, spot: Spot) -> set[str]:
 def _forward(recording: Recording, fqn: str) -> str:
     """Qualified name of what runs when a module is called."""
     return inspect.unwrap(recording.class_of(fqn).forward).__qualname__  # type: ignore[attr-defined]
-
-
-def _name_roles_apart(statements: list[Statement]) -> list[Statement]:
-    """If two roles of a class prefetch the same weight differently, their marks are named after the roles."""
-    meanings: dict[tuple[str, str], set[frozenset[str]]] = {}
-    for s in statements:
-        if s.mark:
-            meanings.setdefault((s.spot.function, s.mark.name), set()).add(s.owners)
-    result = []
-    for s in statements:
-        if s.mark and len(meanings[s.spot.function, s.mark.name]) > 1:
-            mark = replace(s.mark, name=f"{s.mark.name}_{s.mark.child.replace('.', '_')}")
-            conditions = tuple(f"self.{mark.name}" if c == f"self.{s.mark.name}" else c for c in s.conditions)
-            s = replace(s, mark=mark, conditions=conditions)
-        result.append(s)
-    return result

@@ -5,15 +5,16 @@ import inspect
 from collections.abc import Iterable, Mapping
 
 from transforms import layout
+from transforms.configuration import configured, configured_for
 from transforms.helpers import module_of, text_of
 from transforms.levers import PREFETCH, SUPERKERNEL, Lever
 from transforms.phase import NoPhase, phase_condition
-from transforms.placing import Statement
 from transforms.reaching import Link
 from transforms.recording import Recording
 from transforms.rewriting import FunctionRewrite
 from transforms.scoping import LayerIndex, ScopeStatement
-from transforms.source_file import SourceFile, parameters
+from transforms.source_file import SourceFile
+from transforms.statements import Statement
 from transforms.telling import Mark, NotPlaceable, attribute
 
 # The check of a lever, and what it is told in source that was written for npugraph_ex.
@@ -101,7 +102,8 @@ class FileRewrite:
         Raises:
             NotPlaceable: it has no `__init__` that gets the configuration.
         """
-        init, config = self._configured(self.recording.class_of(self.recording.root))
+        cls, config = configured(self.recording, self.recording.class_of(self.recording.root))
+        init = self.function(f"{cls}.__init__")
         name, allowed = _CHECKS[lever]
         arguments = [config, *([allowed] if self.exe_mode == "npugraph_ex" else [])]
         init.after_super(f"{name}({', '.join(arguments)})")
@@ -182,29 +184,9 @@ class FileRewrite:
         self._switch(call.site.function, [call.owner], lever)
 
     def _configured_init(self, function: str, owners: Iterable[str]) -> tuple[FunctionRewrite, str]:
-        """The `__init__` that all instances run: of the class that defines the function, or of one of its bases."""
-        defining = getattr(self.recording.python_module, function.partition(".")[0])
-        try:
-            return self._configured(defining)
-        except NotPlaceable:
-            classes = {self.recording.class_of(owner) for owner in owners}
-            if len(classes) != 1:
-                raise
-            return self._configured(classes.pop())
-
-    def _configured(self, cls: type) -> tuple[FunctionRewrite, str]:
-        for base in cls.__mro__:
-            definition = self.source.function(f"{base.__name__}.__init__") if self.recording.in_file(base) else None
-            if definition is None:
-                continue
-            names = [p.arg for p in parameters(definition)]
-            config = next((n for n in names if n == "config"), None) or next(
-                (n for n in names if n.endswith("config")), None
-            )
-            if config is None:
-                raise NotPlaceable(f"{base.__name__}.__init__ does not get the config, which holds the switch")
-            return self.function(f"{base.__name__}.__init__"), config
-        raise NotPlaceable(f"{cls.__name__} has no __init__ in {self.source.path.name}, so it can't get the switch")
+        """The `__init__` that all instances run, see `configuration`."""
+        cls, config = configured_for(self.recording, function, owners)
+        return self.function(f"{cls}.__init__"), config
 
     def _set_mark(self, mark: Mark) -> None:
         text = _only_if(mark.only_if, f"self{attribute(mark.child)}.{mark.name} = True")

@@ -189,6 +189,8 @@ def condition(
         mark = role(recording, f"prefetch_{weight}", planned, running)
         if mark is not None:
             return (f"self.{mark.name}",), mark
+    others = [name for name, _ in recording.modules[min(planned)].named_children()] if link is None else []
+    told = told or next(filter(None, (tell_by_type(recording, base, f"{name}.", *ends) for name in others)), None)
     told = told or tell_by_attribute(recording, base, path, *ends)
     if told is None:
         raise NotPlaceable(f"{some(missing)} run the same statement, but are not in the plan with the same size")

@@ -30,3 +30,8 @@ def count_returns(node: cst.CSTNode) -> int:
 def meaning(text: str) -> str:
     """Of a statement, its comments and layout left out."""
     return ast.dump(ast.parse(text))
+
+
+def parameters_of(function: cst.FunctionDef) -> list[cst.Param]:
+    """All named parameters, `self` included."""
+    return [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]

@@ -264,15 +264,15 @@ class _Hooks:
         return Tensor(position, id(value), version, tuple(value.shape))
 
     def _site(self) -> tuple[Site | None, str | None]:
-        """The innermost frame of the file that is a method of the module which is running now."""
+        """The innermost frame of the file, if it is a method of the module that is running, or of one inside it."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self.file:
             frame = frame.f_back
         if frame is None or not self._stack:
             return None, None
-        owner = self._fqn.get(id(frame.f_locals.get("self")))
-        if owner != self._stack[-1].fqn:  # made by another file, inside a call that this frame made
-            return None, None
+        owner, running = self._fqn.get(id(frame.f_locals.get("self"))), self._stack[-1].fqn
+        if owner is None or not f"{owner}.".startswith(f"{running}." if running else ""):
+            return None, None  # made by another file, inside a call that this frame made
         code = frame.f_code
         if code not in self._positions:
             self._positions[code] = list(code.co_positions())

@@ -9,14 +9,14 @@ import libcst as cst
 from transforms import layout
 from transforms.hoisting import NotHoistable, StatementEdit
 from transforms.levers import PREFETCH, SUPERKERNEL, Lever
-from transforms.placing import Statement
-from transforms.reading import count_returns, meaning, prefetch_calls
+from transforms.reading import count_returns, meaning, parameters_of, prefetch_calls
 from transforms.recording import Site
 from transforms.replacement import Replacement
 from transforms.scope_text import HELPER, Region, find_region, has_already, wrapped
 from transforms.scoping import ScopeStatement
 from transforms.signatures import with_parameters
 from transforms.source_file import ParsedFunction
+from transforms.statements import Statement
 from transforms.telling import NotPlaceable
 
 
@@ -63,7 +63,8 @@ class FunctionRewrite:
             dependency, later = self._returned(edit, spot.port), False
         else:
             assert spot.site is not None
-            call, edit = self._call_at(spot.site)
+            call, whole = self._call_at(spot.site)
+            edit = whole.inside(call)
             try:
                 if spot.where == "after":
                     dependency, later = edit.name_result(call, spot.port, spot.child)
@@ -73,7 +74,7 @@ class FunctionRewrite:
             except NotHoistable as reason:
                 raise NotPlaceable(f"line {spot.site.line}: {reason}") from reason
         new = self._missing(statements, dependency)
-        written = self._calls(new, dependency, self.function.column(edit.statement))
+        written = self._calls(new, dependency, edit.column)
         (edit.after if later else edit.before).extend(written)
 
     def open_scope(self, statement: ScopeStatement) -> bool:
@@ -195,11 +196,11 @@ class FunctionRewrite:
         return any(f"self.{name} =" in self._code(s) for s in self.body)
 
     def parameter_names(self) -> list[str]:
-        return [p.name.value for p in _parameters(self.function.node)][1:]
+        return [p.name.value for p in parameters_of(self.function.node)][1:]
 
     @property
     def changed(self) -> bool:
-        edited = bool(self._regions) or any(edit.changed for edit in self._edits.values())
+        edited = self._regions or any(edit.changed for edit in self._edits.values())
         return bool(self._top or self._at_top or self._inserted or edited or self._header is not self.function.node)
 
     def code(self) -> str:
@@ -344,7 +345,3 @@ class FunctionRewrite:
 
 def _sizes(statement: Statement) -> list[str]:
     return [layout.size(statement.max_size)] + ([layout.size(statement.offset)] if statement.offset else [])
-
-
-def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
-    return [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]

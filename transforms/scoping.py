@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transforms.phase import NoPhase, length_test, phase_condition, sequence_dimension
-from transforms.placing import Guard, in_loop, only_call
+from transforms.placing import in_loop, only_call
 from transforms.plan import Plan, Scope
 from transforms.reaching import where_present
 from transforms.recording import Call, Recording
 from transforms.refusals import ScopeRefusals
+from transforms.statements import Guard
 from transforms.telling import Mark, NotPlaceable, join, role, tell_by_type
 
 INDEX_NAMES = ("layer_idx", "layer_id", "layer_index")

@@ -10,7 +10,7 @@ from torch import nn
 
 from models.problems import Problem, RefusedError
 from transforms.levers import PREFETCH, SUPERKERNEL
-from transforms.placing import Statement, place
+from transforms.placing import place
 from transforms.plan import Plan
 from transforms.plumbing import FileRewrite
 from transforms.realisation import Realisation, SourceResult
@@ -19,6 +19,7 @@ from transforms.refusals import Refusals, ScopeRefusals
 from transforms.scoping import ScopeStatement, place_scopes
 from transforms.siblings import load_sibling
 from transforms.source_file import lines_of
+from transforms.statements import Statement
 from transforms.telling import NotPlaceable
 
 _BANNER_CHARACTERS = 2000

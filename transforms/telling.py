@@ -1,7 +1,8 @@
 """How instances that must issue a prefetch (or open a scope) are told from those that must not, in readable code.
 
-In this order: an attribute that only some of them have, the type of a child, a mark that the parent of the planned role
-sets, and an attribute of the file's own that says what kind of layer it is (`self.layer_type == "full_attention"`).
+In this order: an attribute that only some of them have, the type of a child on the way to the weight, a mark that the
+parent of the planned role sets, the type of another child, and an attribute of the file's own that says what kind of
+layer it is (`self.layer_type == "full_attention"`).
 """
 
 from collections.abc import Iterable

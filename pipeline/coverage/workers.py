@@ -1,5 +1,6 @@
 """A process per architecture, with a time limit: one that crashes or hangs is one row, not the end of the table."""
 
+import contextlib
 import importlib
 import json
 import multiprocessing
@@ -73,6 +74,7 @@ def _import_once() -> None:
 def _run(job: Callable[[], Row], sender: Connection) -> None:
     import torch
 
+    os.setsid()  # so that what it starts ends with it
     torch.set_num_threads(1)  # many small operators: more threads only wait for each other
     sender.send_bytes(json.dumps(job().to_json()).encode())
     sender.close()
@@ -98,5 +100,7 @@ def _lost(name: str, reason: str) -> Row:
 
 
 def _stop(process: Any) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.join()

@@ -145,6 +145,25 @@ PATTERNS = {
         return self.down(h)
         """,
     ),
+    "a part of one branch": (
+        """
+        # kept on top
+        h = self.gate(x) * 2 if self.up is not None else x
+        return self.down(h)
+        """,
+        "gate",
+        f"""
+        {GUARD}
+        # kept on top
+        if self.up is not None:
+            gate_output = self.gate(x)
+            {CALL.format("gate_output")}
+            h = gate_output * 2
+        else:
+            h = x
+        return self.down(h)
+        """,
+    ),
     "a tuple under one name": (
         """
         both = self.pair(x)
@@ -366,7 +385,7 @@ def test_several_calls_on_one_line_compose(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "h = self.gate(x) if x is not None else x\nreturn self.down(h)": "decides whether or how often",
+    "return self.down(self.gate(x) if x is not None else x)": "decides whether or how often",
     "h = x is None or self.gate(x)\nreturn self.down(h)": "decides whether or how often",
     "h = (lambda: self.gate(x))()\nreturn self.down(h)": "comprehension, lambda or inner function",
     "h = [self.gate(y) for y in [x]][0]\nreturn self.down(h)": "comprehension, lambda or inner function",
