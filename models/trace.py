@@ -52,8 +52,11 @@ def trace(loaded: Traceable) -> Workload:
     plain = is_transformers(loaded.module)
     tracer = _Tracer(loaded.module, f"{loaded.root}.{loaded.layers}." if loaded.root else f"{loaded.layers}.", plain)
     view = fused_view(loaded.module) if plain else nullcontext()
+    if plain and not next(loaded.module.parameters()).is_meta:
+        loaded.decode_once()  # what it prepares for later steps has to hold real numbers
     with torch.no_grad(), view:
-        getattr(loaded, "past", lambda: None)()  # its step is not the one to record
+        if plain:
+            loaded.decode_once()  # its caches are made, and the view has seen every shape, before the step to record
         with tracer.hooks(), recording(tracer), tracer:
             output = loaded.decode_once()
     idle = float(getattr(loaded.deployment, "idle_us", 0.0))

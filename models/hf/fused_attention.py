@@ -125,7 +125,7 @@ def _absorbed(part: Any, expand: Any, step: list[int]) -> Any:
     shapes: list[tuple[torch.Size, torch.Size]] = []
 
     def expand_kv(latent: Tensor, rope: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if active_recorder() is None or not shapes:  # what is run before the recorded step shows the shapes
+        if active_recorder() is None or not shapes:  # the step before the recorded one shows the shapes
             keys, values = expand(latent, rope, *args, **kwargs)
             shapes[:] = [(keys.shape, values.shape)]
             return keys, values

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models import kernels
-from models.hf.fused_view import fused_view, is_transformers
+from models.hf.fused_view import is_transformers
 from models.loading import load, load_deployment, load_spec
 from models.problems import RefusedError
 from models.trace import trace
@@ -297,13 +297,21 @@ def test_everything_is_put_back(monkeypatch):
     assert state_of(model) == before and kernels.active_recorder() is None
 
 
-def test_a_tiny_model_can_be_traced_too_and_runs_as_before_afterwards():
-    """And models of our own are left alone."""
-    model = load(load_spec("hf/llama"), load_deployment("unsharded"), "ge_graph", "tiny")
-    assert is_transformers(model.module)
-    plain = model.decode_once()
-    with fused_view(model.module):
-        assert model.decode_once().shape == plain.shape
-    assert torch.equal(model.decode_once(), plain)
-    assert trace(model).kernels  # tiny, on the CPU
+def tiny(model_type):
+    return load(load_spec(f"hf/{model_type}"), load_deployment("unsharded"), "ge_graph", "tiny")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "gpt_oss"])
+def test_a_tiny_model_has_the_same_kernels_and_runs_as_before_afterwards(model_type):
+    untouched, model = tiny(model_type), tiny(model_type)
+    small = trace(model)  # on the CPU, before anything else has run
+    assert torch.equal(model.decode_once(), untouched.decode_once())
+    dense = {"first_k_dense_replace": 1} if model_type == "deepseek_v3" else {}
+    full = traced(model_type, {"num_hidden_layers": small.layers, **dense})
+    casts = [kernel for kernel in layer(full, 1) if kernel[0] == "Cast"]  # a tiny model is in float32 throughout
+    assert layer(small, 1) == [kernel for kernel in layer(full, 1) if kernel not in casts]
+
+
+def test_models_of_our_own_are_left_alone():
+    assert is_transformers(tiny("llama").module)
     assert not is_transformers(load(load_spec("qwen3"), load_deployment("unsharded"), "ge_graph", "tiny").module)
