@@ -84,9 +84,10 @@ class FeedForwards:
         experts = [m for m in part.matmuls if m not in routers and self._is_expert(m, part)]
         chosen = [m for m in experts if any(flow.flows(c, m) for c in self._choices)]
         if chosen:  # stacks that no choice comes before are those of shared experts, and what follows them, too
-            shared = [m for m in experts if m not in chosen]
-            experts = [m for m in chosen if not any(flow.flows(s, m) for s in shared)]
-        rest = [m for m in part.matmuls if m not in mine and m not in experts]
+            shared = flow.bits_of(set(experts) - set(chosen))
+            experts = [m for m in chosen if not flow.follows(m, shared)]
+        taken = {*mine, *experts}
+        rest = [m for m in part.matmuls if m not in taken]
         # Projections into and out of a space that only experts work in are no expert of their own.
         if experts:
             rest = [m for m in rest if not flow.reaches(m, experts) and not flow.flows(experts[0], m)]

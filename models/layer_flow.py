@@ -68,6 +68,18 @@ class LayerFlow:
     def reaches(self, a: int, ops: Iterable[int]) -> bool:
         return any(self.flows(a, b) for b in ops)
 
+    def follows(self, b: int, bits: int) -> bool:
+        """Whether the result of any of the ops of a set (of `bits_of`) reaches op `b`."""
+        return bool(self._masks[b] & bits)
+
+    @staticmethod
+    def bits_of(ops: Iterable[int]) -> int:
+        """A set of ops as the bits of a number: layers with hundreds of experts in a loop have thousands of ops."""
+        bits = 0
+        for k in ops:
+            bits |= 1 << k
+        return bits
+
     def inner(self, indices: Iterable[int]) -> list[int]:
         """Positions of ops of the step that are in this layer."""
         return sorted(self._position[j] for j in indices if j in self._position)
@@ -89,10 +101,10 @@ class LayerFlow:
             found.append(op.operands[0])
         return found
 
-    def without(self, removed: Collection[int], start: int) -> set[int]:
-        """Ops that the result of `start` reaches without passing through `removed`."""
+    def without(self, removed: Collection[int], start: int, last: int) -> set[int]:
+        """Ops up to `last` that the result of `start` reaches without passing through `removed`."""
         found = {start}
-        for k in range(start + 1, len(self.operations)):
+        for k in range(start + 1, last + 1):
             if k not in removed and not found.isdisjoint(self.inner(self.operations[k].inputs)):
                 found.add(k)
         return found - {start}

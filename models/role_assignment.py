@@ -72,7 +72,7 @@ class Assignment:
             return
         for m in matmuls:
             scored, kept = flow.reaches(m, softmaxes), flow.reaches(m, written)
-            past = not flow.without(softmaxes, m).isdisjoint(out)
+            past = not flow.without(softmaxes, m, max(out)).isdisjoint(out)
             role = {(True, False, False): "q", (True, True, False): "k", (False, True, True): "v"}.get(
                 (scored, kept, past)
             )
@@ -88,8 +88,9 @@ class Assignment:
             self._add("feed_forward", name, number)
         for m in found.routers:
             self._add_weights("moe.router", m, number)
+        experts = self.flow.bits_of(found.experts)
         for m in found.experts:
-            first = not any(self.flow.flows(e, m) for e in found.experts)
+            first = not self.flow.follows(m, experts)
             self._add_weights(f"moe.experts.{'up' if first else 'down'}", m, number)
         prefix = "moe.shared" if found.experts else "mlp"
         for block in found.blocks:
