@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from pipeline.graph.rewording import reword
 from pipeline.graph.scope_checks import check_scopes, count_scoped
 from pipeline.graph.supervise import DEFAULT_LIMITS, Ended, Limits, interrupted_by_sigterm, supervise
 from pipeline.record import Rung, Text
+from pipeline.scope_remarks import scope_key
 from pipeline.scope_spans import Calls
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def check_graph(
         "source": text,
     }
     result = replace(result, front_end=f"torch_npu {front_end.version}")
-    return _checked(result, plan, scoped, text, *_ask(request, front_end, limits, environment or {}))
+    return _checked(result, prepared, text, *_ask(request, front_end, limits, environment or {}))
 
 
 def _scoped_operators(prepared: "Prepared") -> dict[str, list[str]]:
@@ -180,14 +181,8 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **quiet, **more}
 
 
-def _checked(
-    result: GraphCheck,
-    plan: "Plan",
-    scoped: Mapping[str, Sequence[str]],
-    source: str | None,
-    ended: Ended,
-    answer: _Answer,
-) -> GraphCheck:
+def _checked(result: GraphCheck, prepared: "Prepared", source: str | None, ended: Ended, answer: _Answer) -> GraphCheck:
+    plan = prepared.resolution.plan
     response = answer.response
     peak = max(ended.peak_bytes, (response or {}).get("peak_kib", 0) << 10)
     result = replace(result, seconds=ended.seconds, peak_mib=peak / (1 << 20))
@@ -197,7 +192,9 @@ def _checked(
     if "error" in response:
         error = response["error"]
         if _is_refusal(response["stage"], error["type"]):
-            return replace(result, rung=_refused(reword(error, plan, source).text))
+            placed = prepared.resolution.scopes.placed
+            keys = {p.scope.label: scope_key(prepared.experiment.recipe, p.part.name) for p in placed}
+            return replace(result, rung=_refused(reword(error, plan, source, keys).text))
         said = f"{error['type']}: {' '.join(str(error['message']).split())[:400]}"
         doing = _DOING[response["stage"]]
         broken = response["stage"] == "front_end"  # a folder whose files have the right sizes can still be damaged
@@ -217,7 +214,7 @@ def _checked(
         scoped_kernels=count_scoped(graph),
     )
     try:
-        of_scopes, notes = check_scopes(graph, plan, scoped)
+        of_scopes, notes = check_scopes(graph, plan, _scoped_operators(prepared))
         findings = (*check_prefetches(graph, plan), *of_scopes)
         result = replace(result, notes=grouped(notes))
     except graphlib.CycleError as error:

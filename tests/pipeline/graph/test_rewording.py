@@ -83,3 +83,47 @@ def test_a_graph_break_is_told_by_its_first_line():
     found = reword({"type": "Unsupported", "message": message, "trace": FRAME}, PLAN, SOURCE)
     assert "a decode step must be one graph" in found.text
     assert "It said: Unsupported: Call to skipped function" in found.text
+
+
+SCOPED = """class Layer:
+    def forward(self, x):
+        with ops.limit_cores(8), superkernel_scope(on, f"moe_{self.layer_idx}", "stream-fusion=1"):
+            y = self.mlp(x)
+        with superkernel_scope(on, "head"):
+            return self.head(y)
+
+
+class MLP:
+    def forward(self, x):
+        npu_prefetch(on, self.gate_up.weight, x, 1024)
+        return self.up(x)
+"""
+KEYS = {"moe_0": "recipe.superkernel.scopes.moe", "moe_1": "recipe.superkernel.scopes.moe", "head": "recipe.head"}
+
+
+def graph_break(*lines):
+    frames = "\n".join(FRAME.replace("line 4", f"line {line}") for line in lines)
+    return {"type": "Unsupported", "message": f"graph break\n\nfrom user code:\n{frames}", "trace": ""}
+
+
+@pytest.mark.parametrize(
+    ("lines", "keys"),
+    [
+        ((4, 12), ("recipe.superkernel.scopes.moe",)),  # in what is called inside
+        ((4,), ("recipe.superkernel.scopes.moe",)),
+        ((6,), ("recipe.head",)),
+        ((12,), ()),
+        ((4, 11), ("recipe.prefetch.targets.gate_up", "recipe.superkernel.scopes.moe")),
+    ],
+)
+def test_a_graph_break_inside_a_scope_names_the_scopes_key(lines, keys):
+    found = reword(graph_break(*lines), PLAN, SCOPED, KEYS)
+    assert found.keys == keys
+    assert f"line {lines[-1]} of the rewritten source" in found.text
+    assert all(key in found.text for key in keys)
+    assert ("inside a scope of" in found.text) == any("prefetch" not in key for key in keys)
+
+
+def test_source_that_is_no_python_has_no_scopes():
+    said = error("SyntaxError: invalid syntax")
+    assert reword(said, PLAN, "with superkernel_scope(", KEYS).keys == ()
