@@ -11,7 +11,7 @@ from models.problems import Problem
 from transforms.example import Example
 from transforms.plan import Plan, Prefetch
 from transforms.realisation import Realisation
-from transforms.recording import first_tensor
+from transforms.recording import Recording, first_tensor
 from transforms.wrapping import Phase, Wrapped
 
 
@@ -26,7 +26,7 @@ def realise(loaded: Any, plan: Plan, recording: Any = None) -> Realisation:
     """See `wrap.realise`; of the plan, only the prefetches."""
     from transforms.wrap import realise as realise_wrap
 
-    return realise_wrap(loaded, replace(plan, scopes=()))
+    return realise_wrap(loaded, replace(plan, scopes=()), recording)
 
 
 def add_prefetches(wrapped: Wrapped, plan: Plan) -> None:
@@ -99,6 +99,20 @@ def prefetch_problems(module: nn.Module, plan: Plan) -> list[Problem]:
                 key = f"recipe.prefetch.targets.{entry.target}"
                 message = f"{entry.target} (layer {entry.layer}): the model has no {kind} {name}"
                 problems.append(Problem("error", "not-placeable", message, "Resolve the plan on this model.", key))
+    return problems
+
+
+def repeated_problems(recording: Recording, plan: Plan) -> list[Problem]:
+    """Dependencies that are called several times in a decode step: a hook would prefetch each time."""
+    problems = []
+    for entry in plan.prefetch:
+        calls = len(recording.decode.by_module.get(entry.dependency, []))
+        if calls > 1:
+            key = f"recipe.prefetch.targets.{entry.target}"
+            message = (
+                f"{entry.target} (layer {entry.layer}): {entry.dependency} is called {calls} times in a decode step"
+            )
+            problems.append(Problem("error", "not-placeable", message, "Choose another dependency.", key))
     return problems
 
 

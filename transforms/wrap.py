@@ -8,7 +8,7 @@ from torch import nn
 from models.prefetch import use_side_stream
 from models.problems import raise_errors
 from transforms.plan import Plan
-from transforms.prefetch_wrap import add_prefetches, prefetch_problems
+from transforms.prefetch_wrap import add_prefetches, prefetch_problems, repeated_problems
 from transforms.realisation import Realisation
 from transforms.superkernel_wrap import add_scopes, scope_problems
 from transforms.wrapping import Wrapped, start
@@ -37,7 +37,18 @@ def wrap(loaded: Any, plan: Plan) -> Wrapped:
 
 
 def realise(loaded: Any, plan: Plan, recording: Any = None) -> Realisation:
-    """Wrap for the time of a `with` block, or lend the model as it is; needs no recording."""
+    """Wrap for the time of a `with` block, or lend the model as it is.
+
+    Args:
+        loaded: the model.
+        plan: what to prefetch, and which scopes to open.
+        recording: not needed; if there is one, dependencies that are called several times in a step are refused.
+
+    Raises:
+        RefusedError: likewise.
+    """
+    if recording is not None:
+        raise_errors(repeated_problems(recording, plan))
 
     def build(enabled: bool, directory: Path) -> Wrapped | nn.Module:
         return wrap(loaded, plan) if enabled else loaded.module

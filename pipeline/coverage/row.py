@@ -15,6 +15,10 @@ PASSED, REFUSED, FAILED, NOT_RUN = "passed", "refused", "failed", "-"
 _LONGEST = 240
 
 
+class ModelDoesNotCompileError(Exception):
+    """The transformers model itself does not compile in one graph."""
+
+
 @dataclass
 class Row:
     """What was found about one model type.
@@ -56,8 +60,10 @@ class Row:
             yield
         except RefusedError as refused:
             self.end(name, REFUSED, in_words(refused.problems))
+        except ModelDoesNotCompileError as reason:
+            self.end(name, REFUSED, str(reason))
         except Exception as error:  # whatever a foreign model raises is this row's reason, not a crash of the table
-            self.end(name, FAILED, f"{type(error).__name__}: {error}")
+            self.end(name, FAILED, of_error(error))
         else:
             if self.checks[name] == NOT_RUN:
                 self.end(name, PASSED)
@@ -79,19 +85,26 @@ def make_row(model_type: str, compiled: bool = False) -> Row:
     with row.check("structure"):
         loaded = _load(model_type)
         row.layers = f"{loaded.root}.{loaded.layers}".strip(".")
-        plan = _plan(loaded, row)
+        if loaded.stepper.cached:
+            plan = _plan(loaded, row)
+        else:
+            row.end("structure", REFUSED, "it has no cache: every step runs over all tokens, so none is a decode step")
     if plan is None:
         return row
     from pipeline.verify.numerics import baseline_run
+    from transforms.recording import record
 
     baseline = baseline_run(loaded)
     planned = len(plan.prefetch)
     counts: list[int] = []
     builds: dict[str, Callable[[bool], Any]] = {}
+    recording: Any = None
     with tempfile.TemporaryDirectory() as directory:
-        for name, make in (("source", _source), ("wrap", _wrap)):
-            with row.check(name):
-                builds[name] = make(loaded, plan, Path(directory) / name)
+        with row.check("source"):
+            recording = record(loaded)
+            builds["source"] = _source(loaded, plan, recording, Path(directory))
+        with row.check("wrap"):
+            builds["wrap"] = _wrap(loaded, plan, recording, Path(directory))
         for name, build in builds.items():
             with row.check("numerics"):
                 counts.append(_numerics(loaded, plan, build, baseline, name))
@@ -107,6 +120,12 @@ def shortened(text: str) -> str:
     """A reason on one line of a table, without what differs from machine to machine."""
     line = " ".join(text.split()).replace("|", "/")
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3].rstrip()}..."
+
+
+def of_error(error: Exception) -> str:
+    """The kind of error and the first line of what it says: further ones hold paths and stacks of this machine."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def in_words(problems: Iterable[Problem]) -> str:
@@ -146,22 +165,20 @@ def _plan(loaded: Any, row: Row) -> Any:
 _TELLING = ("attention.out", "mlp.up", "mlp.down", "moe.experts.up", "moe.experts.down", "moe.router")
 
 
-def _source(loaded: Any, plan: Any, directory: Path) -> Callable[[bool], Any]:
-    """Rewrite the file; the diff must apply to the pristine one, and a second rewrite must change nothing."""
-    from transforms.recording import record
+def _source(loaded: Any, plan: Any, recording: Any, directory: Path) -> Callable[[bool], Any]:
+    """Rewrite the file; the diff must apply to the one that transformers ships."""
     from transforms.registry import realise
 
-    realisation = realise("source", loaded, plan, record(loaded))
-    source = realisation.source
-    assert source is not None
-    _must_apply(source, directory / "pristine")
+    realisation = realise("source", loaded, plan, recording)
+    assert realisation.source is not None
+    _must_apply(realisation.source, directory / "pristine")
     return lambda enabled: realisation.build(enabled, directory / "rewritten")
 
 
-def _wrap(loaded: Any, plan: Any, directory: Path) -> Callable[[bool], Any]:
+def _wrap(loaded: Any, plan: Any, recording: Any, directory: Path) -> Callable[[bool], Any]:
     from transforms.registry import realise
 
-    realisation = realise("wrap", loaded, plan)
+    realisation = realise("wrap", loaded, plan, recording)
     return lambda enabled: realisation.build(enabled, directory)
 
 
@@ -192,11 +209,24 @@ def _numerics(loaded: Any, plan: Any, build: Callable[[bool], Any], baseline: An
 
 
 def _compile(loaded: Any, plan: Any, build: Callable[[bool], Any]) -> None:
+    """The rewritten step compiles in one graph, with all its calls.
+
+    Raises:
+        ModelDoesNotCompileError: nor does the unmodified one.
+        ValueError: it has other calls.
+    """
     from pipeline.coverage.compiling import compiled_calls
     from pipeline.verify.building import built
 
-    with built(build, True) as module:
-        seen = compiled_calls(loaded, module)
+    try:
+        with built(build, True) as module:
+            seen = compiled_calls(loaded, module)
+    except Exception:
+        try:
+            compiled_calls(loaded, loaded.module)
+        except Exception as error:
+            raise ModelDoesNotCompileError(f"nor does the unmodified model compile: {of_error(error)}") from error
+        raise
     wanted = len(plan.prefetch)
     if seen != wanted:
         raise ValueError(f"the compiled decode step has {seen} prefetch calls, {wanted} are planned")

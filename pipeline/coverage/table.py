@@ -70,6 +70,6 @@ _LEGEND = """\
 | source | the whole plan is in the file that transformers ships; the diff applies ([transforms.md](transforms.md)) |
 | wrap | the whole plan is on the instance |
 | numerics | prefill and 3 decode steps equal the unmodified model bit for bit: source and wrap, switch on and off |
-| compile | the rewritten decode step compiles in one graph, with all calls in it; `-`: not tried |
+| compile | the rewritten decode step compiles in one graph, with all calls in it; `-`: not tried (a sample is) |
 
 A plan is realised whole or refused, with the reason below. Single rows: `python -m pipeline.coverage llama gpt2`."""

@@ -87,10 +87,13 @@ def _differences(planned: Prefetch, position: int, call: Call, step: Step, seen:
 
 
 def _too_late(planned: Prefetch, position: int, step: Step) -> bool:
-    """Every reader had started (a called owner) or ended (the nearest called parent of an owner that is not called)."""
+    """Every reader had started (a called owner) or ended (the nearest called parent of an owner that is not called).
+
+    An owner that makes the dependency itself, and then reads a bare parameter of its own, must not have ended.
+    """
     owner = _owner(planned.weight)
     passages = step.of(owner)
-    if passages:
+    if passages and not planned.dependency.startswith(f"{owner}."):
         return all(p.before_enter <= position for p in passages)
     while owner and not passages:
         owner = owner.rpartition(".")[0]

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.coverage.__main__ import main
 from pipeline.coverage.recipe import general_recipe
-from pipeline.coverage.row import CHECKS, FAILED, PASSED, REFUSED, Row, make_row, shortened
+from pipeline.coverage.row import CHECKS, FAILED, NOT_RUN, PASSED, REFUSED, Row, make_row, of_error, shortened
 from pipeline.coverage.table import page
 from pipeline.coverage.workers import make_rows
 
@@ -28,6 +28,11 @@ def test_an_architecture_that_can_not_decode_says_why() -> None:
     row = make_row("xlm")
     assert row.checks["structure"] == REFUSED and not row.whole
     assert "xlm" in row.reasons["structure"].lower()
+
+
+def test_without_a_cache_there_is_no_decode_step() -> None:
+    row = make_row("openai-gpt")
+    assert row.checks == {**dict.fromkeys(CHECKS, NOT_RUN), "structure": REFUSED}
 
 
 def test_the_general_recipe_has_the_targets_of_the_committed_ones() -> None:
@@ -80,6 +85,11 @@ def test_the_page_does_not_depend_on_the_order_of_the_rows() -> None:
     assert "**2 of 3**" in text
     assert "- **broken**: structure: RuntimeError: no way / out\n" in text
     assert text.index("| gpt2 |") < text.index("| llama |")
+
+
+def test_of_an_error_only_the_first_line_is_told() -> None:
+    """The others hold paths and addresses, which would change the page from run to run."""
+    assert of_error(ValueError("\nno such size\nat /tmp/x1")) == "ValueError: no such size"
 
 
 def test_reasons_stay_short() -> None:

@@ -13,7 +13,8 @@ from models.problems import RefusedError
 from tests.transforms.text_models import TextModel, load_text, plan_for
 from transforms.plan import Plan
 from transforms.prefetch_wrap import prefetch_wrap
-from transforms.registry import TRANSFORMS
+from transforms.recording import record
+from transforms.registry import TRANSFORMS, realise
 
 BEFORE = TRANSFORMS["prefetch.wrap"].examples[0].before
 TARGETS = {"layers.{i}.mlp.weight": "layers.{i}.attention", "layers.{i+1}.attention.weight": "layers.{i}.mlp:input"}
@@ -83,3 +84,14 @@ def test_unknown_weights_and_modules_are_all_reported_and_nothing_is_wrapped(loa
     found = [problem.message.partition("no ")[2] for problem in refused.value.problems]
     assert found == ["parameter nowhere.weight", "module nothing"]
     assert not any(m._forward_hooks for m in loaded.module.modules())
+
+
+def test_a_dependency_that_a_step_calls_twice_is_refused_where_a_recording_tells(tmp_path: Path) -> None:
+    """A hook would prefetch each time, and the plan has one call."""
+    text = BEFORE.replace(
+        "self.mlp(self.attention(hidden_states))", "self.mlp(self.attention(self.attention(hidden_states)))"
+    )
+    twice = load_text(text, tmp_path)
+    plan = plan_for(twice, {"layers.{i}.mlp.weight": "layers.{i}.attention"})
+    with pytest.raises(RefusedError, match=r"layers\.0\.attention is called 2 times in a decode step"):
+        realise("wrap", twice, plan, record(twice))
