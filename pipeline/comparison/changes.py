@@ -89,7 +89,8 @@ class StreamChange:
     Attributes:
         name: of the baseline's stream, with that of the optimised one if it is another.
         busy, idle, end: us; idle is the step less the busy time.
-        late: it ends later by more than `TAIL_OF_STEP` % of the step, and that is no matter of chance.
+        late: it ends later by more than `TAIL_OF_STEP` % of the step, beyond what the busiest stream does, and that is
+            no matter of chance. Never the busiest stream itself: that is the critical path.
     """
 
     name: str

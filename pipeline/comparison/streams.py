@@ -11,37 +11,59 @@ from pipeline.signals import TAIL_OF_STEP
 
 def stream_changes(before: Side, after: Side, pairs: Pairs) -> list[StreamChange]:
     """Every stream of the baseline with the one that it is in the optimised step, then those that are new."""
-    found = []
-    for stream, name in enumerate(before.sequence.names):
+    names, others = before.sequence.names, after.sequence.names
+    every: list[tuple[str, int | None, int | None]] = []
+    for stream, name in enumerate(names):
         other = pairs.streams.get(stream)
-        mine = np.flatnonzero(before.sequence.stream == stream)
-        theirs = np.flatnonzero(after.sequence.stream == other) if other is not None else np.array([], np.int64)
-        label = (
-            name if other is None or after.sequence.names[other] == name else f"{name} / {after.sequence.names[other]}"
-        )
-        found.append(_stream(label, before, after, mine, theirs))
-    for other, name in enumerate(after.sequence.names):
-        if other not in pairs.streams.values():
-            theirs = np.flatnonzero(after.sequence.stream == other)
-            found.append(_stream(name, before, after, np.array([], np.int64), theirs))
+        same = other is None or others[other] == name
+        every.append((name if same else f"{name} / {others[other or 0]}", stream, other))
+    every += [(name, None, k) for k, name in enumerate(others) if k not in pairs.streams.values()]
+    busiest = int(np.argmax([_kernel_time(before, s) for s in range(len(names))]))
+    main = _later(before, after, busiest, pairs.streams.get(busiest))
+    allowed = float(np.median(before.step)) * TAIL_OF_STEP / 100
+    found = []
+    for label, mine, theirs in every:
+        more = _later(before, after, mine, theirs)
+        # That the main stream takes longer is the critical path's point, and that the others wait for it is no tail.
+        late = mine != busiest and more is not None and _is_late(more, main, allowed)
+        found.append(_stream(label, before, after, mine, theirs, late))
     return found
 
 
-def _stream(name: str, before: Side, after: Side, mine: np.ndarray, theirs: np.ndarray) -> StreamChange:
-    def both(label: str, first: np.ndarray | None, then: np.ndarray | None) -> Change:
-        if first is not None and then is not None:
-            return change(label, first, then, len(mine))
-        had, has = (None if t is None else level(t) for t in (first, then))
-        return Change(label, len(mine) or len(theirs), had, has, None, (has or had or level(np.zeros(1))).value)
+def _kernel_time(side: Side, stream: int) -> float:
+    return float(side.sequence.length[side.sequence.stream == stream].sum())
 
-    busy = [side.busy(k) if len(k) else None for side, k in ((before, mine), (after, theirs))]
-    idle = [None if b is None else side.step - b for side, b in zip((before, after), busy, strict=True)]
-    ends = [side.end[:, k].max(axis=1) if len(k) else None for side, k in ((before, mine), (after, theirs))]
-    end = both("end", *ends)
-    # A stream that the baseline does not have is late if it ends after everything else did in the baseline.
-    reference = change("end", before.step if ends[0] is None else ends[0], ends[1], 0) if ends[1] is not None else None
-    limit = float(np.median(before.step)) * TAIL_OF_STEP / 100
-    late = reference is not None and reference.delta_us > limit
-    if late and reference is not None and reference.faster is not None and reference.faster.high is not None:
-        late = reference.faster.high < 0
-    return StreamChange(name, both("busy", *busy), both("idle", *idle), end, late)
+
+def _later(before: Side, after: Side, stream: int | None, other: int | None) -> Change | None:
+    """The end of a stream in both steps; of one that the baseline does not have, against the end of its step."""
+    if other is None:
+        return None
+    first = before.step if stream is None else before.end[:, before.sequence.stream == stream].max(axis=1)
+    return change("end", first, after.end[:, after.sequence.stream == other].max(axis=1), 0)
+
+
+def _is_late(more: Change, main: Change | None, allowed: float) -> bool:
+    beside = max(0.0, main.delta_us) if main is not None else 0.0
+    by_chance = more.faster is not None and more.faster.high is not None and more.faster.high >= 0
+    return more.delta_us - beside > allowed and not by_chance
+
+
+def _stream(label: str, before: Side, after: Side, stream: int | None, other: int | None, late: bool) -> StreamChange:
+    mine, theirs = (
+        None if number is None else np.flatnonzero(side.sequence.stream == number)
+        for side, number in ((before, stream), (after, other))
+    )
+    sides = ((before, mine), (after, theirs))
+    calls = len(mine if mine is not None else theirs if theirs is not None else ())
+
+    def both(name: str, times: list[np.ndarray | None]) -> Change:
+        first, then = times
+        if first is not None and then is not None:
+            return change(name, first, then, calls)
+        had, has = (None if t is None else level(t) for t in times)
+        return Change(name, calls, had, has, None, (has.value if has else 0.0) - (had.value if had else 0.0))
+
+    busy = [None if k is None else side.busy(k) for side, k in sides]
+    idle = [None if b is None else side.step - b for (side, _), b in zip(sides, busy, strict=True)]
+    ends = [None if k is None else side.end[:, k].max(axis=1) for side, k in sides]
+    return StreamChange(label, both("busy", busy), both("idle", idle), both("end", ends), late)
