@@ -203,7 +203,7 @@ def _statements(recording: Recording, plan: Plan, chosen: dict[Prefetch, Spot], 
         entry, spot, reached = members[0]
         owners = {s.owner for _, s, _ in members}
         try:
-            conditions, mark = condition(recording, reached, owners, _running(recording, spot))
+            conditions, mark = condition(recording, reached, owners, _running(recording, spot), spot.site)
         except NotPlaceable as reason:
             for entry, _, _ in members:
                 refusals.add(entry, reason)

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from transforms.recording import Recording
+from transforms.blocks import is_called_later
+from transforms.recording import Recording, Site
 from transforms.telling import (
     MISSING,
     Mark,
@@ -156,7 +157,7 @@ def is_below(path: str, parent: str) -> bool:
 
 
 def condition(
-    recording: Recording, reached: Reach, planned: set[str], running: set[str]
+    recording: Recording, reached: Reach, planned: set[str], running: set[str], site: Site | None
 ) -> tuple[tuple[str, ...], Mark | None]:
     """What must hold on an instance so that exactly the planned ones issue the prefetch.
 
@@ -165,6 +166,7 @@ def condition(
         reached: how they spell the weight.
         planned: FQNs of the instances that are in the plan.
         running: FQNs of all instances that run the statement.
+        site: the call that the statement belongs to, if it belongs to one.
 
     Returns:
         Conditions, to be nested in this order, and a mark if one is needed.
@@ -178,6 +180,7 @@ def condition(
     if not planned <= pairs.keys():
         raise NotPlaceable(f"the link can't be set in {some(planned - pairs.keys())}")
     tests = presence(recording, base, end(min(planned)), path)
+    tests = [t for t in tests if link or not is_called_later(recording, site, min(planned), t.head)]
     missing = {m for m in (running & pairs.keys()) - planned if not fails(recording, tests, end(m))}
     bound = [Test("", f"{base} is not None")] if link else []
     if not missing:

@@ -438,3 +438,31 @@ def test_one_role_can_tell_the_phase_itself_and_another_is_told_by_its_caller(tm
     assert "        prefetch_now = self.enable_prefetch and h.shape[1] == 1  # decode only\n" in after
     assert "return self.shared(flat, prefetch=prefetch).view(x.shape)" in after
     assert "            self.mlp.prefetch_down_mlp = True\n" in after
+
+
+MAYBE = KINDS.replace("self.k = nn.Linear(8, 8)", "self.k = nn.Linear(8, 8) if config is not None else None")
+
+
+def test_what_the_same_block_calls_anyway_is_not_asked_for(tmp_path: Path) -> None:
+    text = MAYBE.replace(
+        "        x = self.q(x) + self.k(x)\n",
+        "        if self.k is None:\n            x = self.q(x)\n"
+        "        else:\n            x = self.q(x)\n            x = self.k(x)\n",
+    )
+    after = rewrite(text, {"layers.{i}.attention.k.weight": "layers.{i}.attention.q"}, tmp_path)
+    assert "            x = self.q(x)\n            npu_prefetch(prefetch, self.k.weight, x, 64)\n" in after
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "        x = self.q(x)\n        if self.k is not None:\n            x = self.k(x)\n",
+        "        x = self.q(x)\n        x = self.k(x) if self.k is not None else x\n",
+        "        x = self.q(x)\n        if self.k is None:\n            return x\n        x = self.k(x)\n",
+    ],
+    ids=["another block", "a conditional expression", "behind a return"],
+)
+def test_what_may_not_be_called_is_asked_for(body: str, tmp_path: Path) -> None:
+    text = MAYBE.replace("        x = self.q(x) + self.k(x)\n", body)
+    after = rewrite(text, {"layers.{i}.attention.k.weight": "layers.{i}.attention.q"}, tmp_path)
+    assert "        if self.k is not None:\n            npu_prefetch(prefetch, self.k.weight, x, 64)\n" in after
