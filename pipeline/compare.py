@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.comparison.pairing import Pairs
     from pipeline.comparison.side import Side
     from pipeline.profile.reader import Profiles
+    from pipeline.profile.rows import Profile
     from pipeline.simulator.machine import Machine
 
 SIDES = ("baseline", "optimised profile")
@@ -179,13 +180,11 @@ def _sides(paths: Sequence[Path], setting: Setting) -> "tuple[Side, Side, list[P
     remarks = raise_errors(problems)
     chosen, more = choose_profile(found[0], setting.rank)
     remarks += more
-    same = [n for n, p in enumerate(found[1].profiles) if p.rank == found[0].profiles[chosen].rank]
-    if setting.rank is None and same:
-        numbers = (chosen, same[0])
-    else:
+    other = _like(found[1], found[0].profiles[chosen])
+    if other is None:
         other, more = choose_profile(found[1], setting.rank)
         remarks += more
-        numbers = (chosen, other)
+    numbers = (chosen, other)
     sides = []
     for path, profiles, number, word in zip(paths, found, numbers, SIDES, strict=True):
         try:
@@ -197,6 +196,15 @@ def _sides(paths: Sequence[Path], setting: Setting) -> "tuple[Side, Side, list[P
         remarks += [*profiles.problems, *more]
     raise_errors(problems)
     return sides[0], sides[1], remarks
+
+
+def _like(profiles: "Profiles", model: "Profile") -> int | None:
+    """The profile of the same rank, of several captures one of the same device and kind; None if there is none."""
+    mine = [(n, p) for n, p in enumerate(profiles.profiles) if p.rank == model.rank]
+    usable = [(n, p) for n, p in mine if p.has_shapes or p.has_ratios] or mine
+    if not usable:
+        return None
+    return max(usable, key=lambda found: (found[1].device == model.device, found[1].kind == model.kind, -found[0]))[0]
 
 
 def _read(path: Path) -> "Profiles":

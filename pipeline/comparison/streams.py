@@ -16,8 +16,8 @@ def stream_changes(before: Side, after: Side, pairs: Pairs) -> list[StreamChange
     for stream, name in enumerate(names):
         other = pairs.streams.get(stream)
         same = other is None or others[other] == name
-        every.append((name if same else f"{name} / {others[other or 0]}", stream, other))
-    every += [(name, None, k) for k, name in enumerate(others) if k not in pairs.streams.values()]
+        every.append((name or "-" if same else f"{name} / {others[other or 0]}", stream, other))
+    every += [(name or "-", None, k) for k, name in enumerate(others) if k not in pairs.streams.values()]
     busiest = int(np.argmax([_kernel_time(before, s) for s in range(len(names))]))
     main = _later(before, after, busiest, pairs.streams.get(busiest))
     allowed = float(np.median(before.step)) * TAIL_OF_STEP / 100

@@ -167,6 +167,17 @@ def test_the_same_rank_is_compared_and_another_one_is_told(run: Run, tmp_path: P
     assert "different-ranks" in [p["code"] for p in other["problems"]]
 
 
+def test_of_several_captures_of_a_rank_one_of_the_same_kind_is_taken(run: Run, tmp_path: Path) -> None:
+    columns = {"Name": "name", "Type": "op_type", "Accelerator Core": "core", "Start Time(us)": "start_us",
+               "Duration(us)": "duration_us", "Wait Time(us)": None, "Block Dim": None, "Step Id": "step"}  # fmt: skip
+    inside = "rank0_ascend_pt/ASCEND_PROFILER_OUTPUT/kernel_details.csv"
+    write_csv(tmp_path / "off" / inside, steps_of(seed=1))
+    write_csv(tmp_path / "on/a_level0" / inside, steps_of(seed=2), columns)
+    write_csv(tmp_path / "on/b_level1" / inside, steps_of(seed=3))
+    code, data, _ = run("off", "on")
+    assert code == 0 and "b_level1" in data["optimized"]["source"]
+
+
 def test_an_output_directory_is_refused_with_what_is_needed_instead(run: Run, off: Path, tmp_path: Path) -> None:
     ours = tmp_path / "outputs/2026-01-31/12-00-00-1a2b3c"
     ours.mkdir(parents=True)
