@@ -89,7 +89,9 @@ class Qwen3Attention(nn.Module):
         query = self.q_norm(query)
         key = self.k_norm(key)
         query, key = ops.apply_rotary_pos_emb(query, key, cos, sin)
-        key_cache, value_cache = ops.write_cache(key, value, key_cache, value_cache, forward_metadata.slot_mapping)
+        key_cache, value_cache = ops.write_cache(
+            key, value, key_cache, value_cache, forward_metadata.slot_mapping, self.exe_mode
+        )
         attn_output = ops.fused_infer_attention_score(
             query, key_cache, value_cache, forward_metadata, self.softmax_scale
         )

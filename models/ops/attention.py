@@ -112,12 +112,29 @@ def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -
     return backend(query).apply_rotary_pos_emb(query, key, cos, sin)
 
 
-@kernel("ScatterPaKvCache", "vector", costs.write_cache)
 def write_cache(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, exe_mode: str
+) -> tuple[Tensor, Tensor]:
+    """Writes key and value [T, heads, D] into the paged caches [blocks, block, heads, D] and returns these.
+
+    One kernel, but two in npugraph_ex, which (torch_npu 2.13) makes the operator behind that kernel functional and does
+    not undo it: a step would end with a copy of every whole cache. The operator that writes one cache stays in place.
+    """
+    if exe_mode == "npugraph_ex":
+        return _write_rows(key, key_cache, slot_mapping), _write_rows(value, value_cache, slot_mapping)
+    return _write_both(key, value, key_cache, value_cache, slot_mapping)
+
+
+@kernel("ScatterPaKvCache", "vector", costs.write_both)
+def _write_both(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Writes key and value [T, heads, D] into the paged caches [blocks, block, heads, D] and returns these."""
-    return backend(key).write_cache(key, value, key_cache, value_cache, slot_mapping)
+    return backend(key).write_both(key, value, key_cache, value_cache, slot_mapping)
+
+
+@kernel("ScatterNdUpdate", "vector", costs.write_rows)
+def _write_rows(rows: Tensor, cache: Tensor, slot_mapping: Tensor) -> Tensor:
+    return backend(rows).write_rows(rows, cache, slot_mapping)
 
 
 @kernel("FusedInferAttentionScore", "mix", costs.fused_infer_attention_score)

@@ -126,9 +126,14 @@ def fused_infer_attention_score(
     )
 
 
-def write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> Cost:
+def write_both(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> Cost:
     """Reads the new rows and writes them."""
     return Cost(other_bytes=2.0 * tensor_bytes(key, value))
+
+
+def write_rows(rows: Tensor, cache: Tensor, slot_mapping: Tensor) -> Cost:
+    """Reads the new rows and writes them."""
+    return Cost(other_bytes=2.0 * tensor_bytes(rows))
 
 
 def dispatch(x: Tensor, expert_ids: Tensor, routing: Routing, quantised: bool) -> Cost:

@@ -147,11 +147,17 @@ def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -
     return rotated[0].view_as(query), rotated[1].view_as(key)
 
 
-def write_cache(
+def write_both(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> tuple[Tensor, Tensor]:
     torch.ops.npu.npu_scatter_pa_kv_cache(key, value, key_cache, value_cache, slot_mapping, cache_mode="Norm")
     return key_cache, value_cache
+
+
+def write_rows(rows: Tensor, cache: Tensor, slot_mapping: Tensor) -> Tensor:
+    # npugraph_ex keeps this operator in place only on a view of the whole cache (its pattern input, view, update).
+    torch.ops.npu.npu_scatter_nd_update_(cache.view(-1, *cache.shape[2:]), slot_mapping.view(-1, 1), rows)
+    return cache
 
 
 def fused_infer_attention_score(

@@ -155,12 +155,15 @@ def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -
     return _half_rope(query, cos, sin), _half_rope(key, cos, sin)
 
 
-def write_cache(
+def write_both(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> tuple[Tensor, Tensor]:
-    _store(key_cache, slot_mapping, key)
-    _store(value_cache, slot_mapping, value)
-    return key_cache, value_cache
+    return write_rows(key, key_cache, slot_mapping), write_rows(value, value_cache, slot_mapping)
+
+
+def write_rows(rows: Tensor, cache: Tensor, slot_mapping: Tensor) -> Tensor:
+    _store(cache, slot_mapping, rows)
+    return cache
 
 
 def fused_infer_attention_score(

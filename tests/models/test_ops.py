@@ -101,15 +101,18 @@ def test_dispatch_experts_combine_is_a_mixture_of_experts(tokens, experts, zero_
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.sampled_from([1, 2]), st.integers(1, 2))
-def test_attention_reads_the_paged_cache_causally(sequences, past, tokens, kv_heads, groups):
+@given(
+    *(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.sampled_from([1, 2]), st.integers(1, 2)),
+    st.sampled_from(["ge_graph", "npugraph_ex"]),
+)
+def test_attention_reads_the_paged_cache_causally(sequences, past, tokens, kv_heads, groups, exe_mode):
     metadata = make_metadata(False, sequences, past, tokens, pages=3, block_size=4, device=CPU)
     heads, length = kv_heads * groups, past + tokens
     key, value = random(sequences, length, kv_heads, 8), random(sequences, length, kv_heads, 8, seed=1)
     query = random(sequences * tokens, heads, 8, seed=2)
     caches = [torch.full((sequences * 3, 4, kv_heads, 8), 9.0) for _ in range(2)]
     everything = make_metadata(True, sequences, 0, length, pages=3, block_size=4, device=CPU)
-    ops.write_cache(key.flatten(0, 1), value.flatten(0, 1), *caches, everything.slot_mapping)
+    ops.write_cache(key.flatten(0, 1), value.flatten(0, 1), *caches, everything.slot_mapping, exe_mode)
     out = ops.fused_infer_attention_score(query, *caches, metadata, 0.3)
     by_head = [t.repeat_interleave(groups, 2).transpose(1, 2) for t in (key, value)]
     mask = torch.ones(tokens, length, dtype=torch.bool).tril(past)

@@ -123,3 +123,15 @@ def test_softmax_gating_takes_the_most_likely_experts():
     ids, weights = ops.moe_gating_top_k_softmax(logits, 2)
     assert ids.tolist() == [[1, 2]] and ids.dtype is torch.int32
     assert torch.allclose(weights, logits.softmax(-1)[:, [1, 2]])
+
+
+def test_caches_are_written_by_one_kernel_or_in_npugraph_ex_by_two_in_place():
+    def writes(exe_mode):
+        model = load(load_spec("qwen3_moe"), load_deployment("unsharded"), exe_mode, "tiny")
+        kernels = [k for k in trace(model).kernels if k.op.startswith("Scatter") and k.layer == 0]
+        return [k.op for k in kernels], sum(k.other_bytes for k in kernels)
+
+    one, bytes_of_one = writes("ge_graph")
+    two, bytes_of_two = writes("npugraph_ex")
+    assert (one, two) == (["ScatterPaKvCache"], ["ScatterNdUpdate", "ScatterNdUpdate"])
+    assert bytes_of_one == bytes_of_two > 0
