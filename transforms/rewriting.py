@@ -19,6 +19,8 @@ from transforms.source_file import ParsedFunction
 from transforms.statements import Statement
 from transforms.telling import NotPlaceable
 
+_FILLS = (" =", ":", " +=", ".append(", ".extend(", ".insert(")  # how an attribute, or a list in one, gets its content
+
 
 class FunctionRewrite:
     """The edits of one function; the parsed function itself is never changed.
@@ -187,8 +189,7 @@ class FunctionRewrite:
 
     def after_assignment(self, names: Iterable[str], text: str) -> None:
         """Ensure a statement of `__init__` after the attributes that it needs have been set."""
-        heads = [f"self.{name} =" for name in names]
-        heads += [f"self.{name}:" for name in names]
+        heads = [f"self.{name}{fills}" for name in names for fills in _FILLS]
         found = [n for n, s in enumerate(self.body) if any(head in self._code(s) for head in heads)]
         self._ensure(text, (found[-1] + 1) if found else len(self.body))
 

@@ -120,6 +120,17 @@ def test_the_next_layer_is_linked_and_the_last_has_none(tmp_path: Path) -> None:
     )
 
 
+def test_a_list_of_layers_may_be_filled_one_by_one(tmp_path: Path) -> None:
+    text = FILE.replace(
+        "        self.layers = nn.ModuleList([Layer(config, i) for i in range(3)])\n",
+        "        self.layers = nn.ModuleList()\n"
+        "        for i in range(3):\n"
+        "            self.layers.append(Layer(config, i))\n",
+    )
+    after = rewrite(text, {"layers.{i+1}.attention.0.q.weight": "layers.{i}.mlps.1.down"}, tmp_path)
+    assert "            self.layers.append(Layer(config, i))\n        for layer, next_layer in zip(" in after
+
+
 def test_links_into_the_next_layer_make_no_chain(tmp_path: Path) -> None:
     """A chain through all layers would be followed recursively by compilers and deepcopy."""
     entries = {
