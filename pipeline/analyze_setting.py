@@ -87,7 +87,7 @@ def read_setting(tokens: Sequence[str], folders: Sequence[Path], verb: str = "an
     problems += check_groups(config, files) + check_values(config)
     machine, found = _machine(config, files)
     problems += found
-    options, rank, top, found = _options(config)
+    options, rank, top, found = analysis_options(config)
     problems += found
     path = config.get("profile")
     if not path and "profile" in keys:
@@ -145,7 +145,8 @@ def _machine(config: Mapping[str, Any], files: Mapping[str, Path]) -> "tuple[Mac
     return machine, list(machine.warnings)
 
 
-def _options(config: Mapping[str, Any]) -> "tuple[AnalysisOptions | None, int | None, int, list[Problem]]":
+def analysis_options(config: Mapping[str, Any]) -> "tuple[AnalysisOptions | None, int | None, int, list[Problem]]":
+    """Options, rank and number of operators to list of the key `analysis`, and what is wrong with them."""
     from pipeline.analysis.analyse import AnalysisOptions
 
     group = config.get("analysis")

@@ -11,6 +11,7 @@ from rich.text import Text
 from pipeline.figures import Figure, written
 from pipeline.mapping.emit import band_text
 from pipeline.progress import shown
+from pipeline.replay.findings import scope_lines
 
 if TYPE_CHECKING:
     from pipeline.mapping.emit import Written
@@ -27,10 +28,15 @@ def findings_view(found: "Findings") -> list[RenderableType]:
         blocks.append(Text("no candidate to forecast"))
     else:
         blocks += [Text(""), _alone(found)]
+        blocks += [Text(line) for line in moved_lines(found)]
         blocks += [Text(line) for line in together_lines(found)]
+    if found.scoped is not None:
+        blocks += [Text(f"SuperKernel: {line}") for line in scope_lines(found.scoped)]
     if found.unnamed:
         blocks.append(Text(""))
-        blocks += [Text(f"not placed in the model: {u.candidate.target.label}: {u.reason['en']}") for u in found.unnamed]
+        blocks += [
+            Text(f"not placed in the model: {u.candidate.target.label}: {u.reason['en']}") for u in found.unnamed
+        ]
     if found.recipe is not None:
         blocks += [Text(f"left out of the recipe: {t.name}: {reason}") for t, reason in found.recipe.left_out]
     return blocks
@@ -86,6 +92,15 @@ def names_of(ops: list[str], most: int = 6) -> str:
     listed = sorted(counts.items(), key=lambda c: -c[1])
     more = f" and {len(listed) - most} more kinds" if len(listed) > most else ""
     return ", ".join(f"{op} ({n})" for op, n in listed[:most]) + more
+
+
+def moved_lines(found: "Findings") -> list[str]:
+    """The further positions, each at the best size of the first."""
+    lines = ["the same weights at a later dependency, at the size that was best before (modelled):"]
+    for trial in found.tuned.moved:
+        name, share = trial.chosen[0]
+        lines.append(f"  {name} at {share}: {band_text(trial.gain)}; {found.labels.get(name, '')}")
+    return lines if found.tuned.moved else []
 
 
 def together_lines(found: "Findings") -> list[str]:

@@ -66,15 +66,30 @@ def align(left: Sequence, right: Sequence, base: np.ndarray) -> Alignment:
     Raises:
         ValueError: the sequences are too long to be aligned in memory.
     """
+    _check_size(left, right)
     n, m = len(left), len(right)
-    if n * m > MOST_CELLS:
-        raise ValueError(f"{n} x {m} kernels are too many to align; the limit is {MOST_CELLS} pairs")
     arrays = (*_arrays(left), *_arrays(right), base.astype(np.float32))
     forward = _fill(*arrays)
     backward = _fill(*(a[::-1].copy() for a in arrays[:6]), arrays[6])[::-1, ::-1]
     pairs = _trace(forward, *arrays)
     margins = _margins(forward, backward, pairs, *arrays)
     return Alignment(pairs[:, 0], pairs[:, 1], margins, float(forward[n, m]))
+
+
+def best_score(left: Sequence, right: Sequence, base: np.ndarray) -> float:
+    """The score alone of `align`, which is cheaper.
+
+    Raises:
+        ValueError: as `align`.
+    """
+    _check_size(left, right)
+    return float(_fill(*_arrays(left), *_arrays(right), base.astype(np.float32))[len(left), len(right)])
+
+
+def _check_size(left: Sequence, right: Sequence) -> None:
+    if len(left) * len(right) > MOST_CELLS:
+        message = f"{len(left)} x {len(right)} kernels are too many to align; the limit is {MOST_CELLS} pairs"
+        raise ValueError(message)
 
 
 def _arrays(side: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from pipeline.legality import Flow
 from pipeline.mapping.placed import Mapping, Placed
 from pipeline.mapping.step import Step
 
-_SMALL_WEIGHT = 1 << 16  # bytes; scales and norms of a fused kernel are not prefetched
+_SMALL_SHARE = 0.02  # of the weights of a kernel; scales and norms of a fused kernel are not prefetched
 _STEPS = Decimal("0.01")
 
 
@@ -63,7 +63,7 @@ def name_candidates(
         root: FQN of the module that owns the layer list.
         layers: name of the list below it.
     """
-    paths = _Paths(root, layers)
+    paths = Paths(root, layers)
     namer = _Namer(step, mapping, workload)
     named: list[Named] = []
     unnamed: list[Unnamed] = []
@@ -84,7 +84,7 @@ class _Place:
     moved: int
 
 
-class _Paths:
+class Paths:
     """FQNs to structural paths."""
 
     def __init__(self, root: str, layers: str) -> None:
@@ -159,7 +159,7 @@ class _Namer:
         return f"{max(in_time, key=lambda c: c.enter).fqn}:input" if in_time else ""
 
 
-def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Named], Words]:
+def _name(candidate: Candidate, namer: _Namer, paths: Paths) -> tuple[list[Named], Words]:
     votes: Counter[tuple[str, str, int]] = Counter()
     sure: Counter[tuple[str, str]] = Counter()
     unplaced = nameless = 0
@@ -172,8 +172,9 @@ def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Name
         if place is None:
             nameless += 1
             continue
-        for read in namer.workload.kernels[target.kernel].weights:
-            if read.stored_bytes >= _SMALL_WEIGHT:
+        reads = namer.workload.kernels[target.kernel].weights
+        for read in reads:
+            if read.stored_bytes >= _SMALL_SHARE * sum(r.stored_bytes for r in reads):
                 pair = paths.pair(read.weight, place.text)
                 votes[*pair, place.moved] += 1
                 sure[pair] += target.sure == dependency.sure == "sure"
@@ -207,7 +208,7 @@ def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Name
         chosen.setdefault(weight, (dependency_path, moved))
     return [
         Named(
-            _target_name(weight),
+            target_name(weight),
             weight,
             dependency_path,
             coefficient,
@@ -221,7 +222,7 @@ def _name(candidate: Candidate, namer: _Namer, paths: _Paths) -> tuple[list[Name
     ], {}
 
 
-def _target_name(weight: str) -> str:
+def target_name(weight: str) -> str:
     """`layers.{i+1}.self_attn.0.q_a_proj` is `self_attn_0_q_a_proj_next`."""
     shift = re.search(r"\{i([+-]\d+)?\}", weight)
     words = re.sub(r"^[^{}]*\{[^}]*\}\.|\.weight$", "", weight)

@@ -1,5 +1,6 @@
 """Which kernel of the model each kernel of a profile's step is, and how sure that is."""
 
+from bisect import bisect
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +9,7 @@ import numpy as np
 
 from models.workload import Kernel, Workload
 from pipeline.analysis.operators import Kind, OperatorTable, plain_name
-from pipeline.mapping.align import GAP, NEVER, Alignment, Sequence, align
+from pipeline.mapping.align import GAP, NEVER, Alignment, Sequence, align, best_score
 from pipeline.mapping.step import Step
 
 Sureness = Literal["sure", "likely", "ambiguous"]
@@ -17,7 +18,9 @@ SAME_OPERATOR = 3.0  # base score: the same operator
 SAME_KIND = 1.0  # another operator of the same kind: RmsNorm and AddRmsNorm, say
 MATMULS = ("matmul", "batch_matmul")  # one may stand for the other
 _CLEAR = 1.0  # a pair whose next best place scores less by this is no matter of chance
-_FEW = 0.5  # share of paired kernels below which the profile is probably of another model
+_FEW = 0.5  # share of paired kernels, or of paired weights, below which the profile is probably of another model
+_TOUCH = 0.05  # us; what rounding to nanoseconds leaves between kernels that touch
+_NEIGHBOURS = 4  # kernels before and after that say where in the model a kernel stands
 _BIG_WEIGHT = 1 << 16  # bytes; scales and norms are not what a kernel is recognised by
 
 
@@ -29,7 +32,7 @@ class Placed:
         at: its position in the step.
         kernel: index in the workload.
         sure: `sure`: operator and bytes of the weight agree, and no other place is as good; `likely`: the operator
-            agrees; `ambiguous`: another place is as good.
+            agrees; `ambiguous`: another place is as good, or it began before what it reads was there.
     """
 
     at: int
@@ -45,11 +48,15 @@ class Mapping:
         placed: by position in the step.
         unplaced: positions that are no kernel of the model.
         missing: kernels of the workload that the step does not have.
+        weights: pairs that read a weight of known size.
+        weighty: kernels that read one, on the side that has fewer.
     """
 
     placed: tuple[Placed, ...]
     unplaced: tuple[int, ...]
     missing: tuple[int, ...]
+    weights: int = 0
+    weighty: int = 0
 
     def kernel_at(self, at: int) -> Placed | None:
         """The kernel of the model at a position of the step."""
@@ -59,14 +66,15 @@ class Mapping:
     def poor(self) -> bool:
         """Whether so little was found that the profile is probably of another model or deployment."""
         total = max(len(self.placed) + len(self.unplaced), len(self.placed) + len(self.missing))
-        return len(self.placed) < _FEW * total
+        return len(self.placed) < _FEW * total or self.weights < _FEW * self.weighty
 
 
 def place(step: Step, workload: Workload, operators: OperatorTable) -> Mapping:
     """Find every kernel of a step in the model.
 
     Streams are matched first: each of the profile's with the one of the model that it fits best. What is then left on
-    both sides (collectives on a stream of their own, say) is aligned once more in order of time.
+    both sides (collectives on a stream of their own, say) is aligned again in order of time, until nothing more is
+    found. From the second pair of streams on, a kernel is taken only within a layer of where its neighbours are.
 
     Args:
         step: of the profile.
@@ -85,16 +93,26 @@ def place(step: Step, workload: Workload, operators: OperatorTable) -> Mapping:
     streams = np.array([k.stream for k in kernels])
 
     found: dict[int, tuple[int, float]] = {}
+    reach = len(kernels) / max(1, workload.layers)
     for mine, theirs, alignment in _matched_streams(step, streams, left, right, base):
-        found |= {int(mine[a]): (int(theirs[b]), m) for a, b, m in _pairs(alignment)}
-    rest_left = np.array([i for i in range(len(step)) if i not in found], np.int64)
-    taken = {k for k, _ in found.values()}
-    rest_right = np.array([k for k in range(len(kernels)) if k not in taken], np.int64)
-    again = align(left.take(rest_left), right.take(rest_right), base)
-    found |= {int(rest_left[a]): (int(rest_right[b]), m) for a, b, m in _pairs(again)}
+        found |= _near({int(mine[a]): (int(theirs[b]), m) for a, b, m in _pairs(alignment)}, found, reach)
+    while True:
+        rest_left = np.array([i for i in range(len(step)) if i not in found], np.int64)
+        taken = {k for k, _ in found.values()}
+        rest_right = np.array([k for k in range(len(kernels)) if k not in taken], np.int64)
+        again = align(left.take(rest_left), right.take(rest_right), base)
+        more = _near({int(rest_left[a]): (int(rest_right[b]), m) for a, b, m in _pairs(again)}, found, reach)
+        if not more:
+            break
+        found |= more
 
+    early = _early(step, workload, {kernels[k].index: at for at, (k, _) in found.items()})
     placed = tuple(
-        Placed(at, kernels[k].index, _sureness(step, at, kernels[k], right.low[k], margin))
+        Placed(
+            at,
+            kernels[k].index,
+            "ambiguous" if at in early else _sureness(step, at, kernels[k], right.low[k], margin),
+        )
         for at, (k, margin) in sorted(found.items())
     )
     indices = {p.kernel for p in placed}
@@ -102,7 +120,36 @@ def place(step: Step, workload: Workload, operators: OperatorTable) -> Mapping:
         placed,
         tuple(i for i in range(len(step)) if i not in found),
         tuple(k.index for k in kernels if k.index not in indices),
+        sum(left.low[at] > 0 and right.low[k] > 0 for at, (k, _) in found.items()),
+        int(min((left.low > 0).sum(), (right.low > 0).sum())),
     )
+
+
+def _near(
+    pairs: dict[int, tuple[int, float]], found: dict[int, tuple[int, float]], reach: float
+) -> dict[int, tuple[int, float]]:
+    """The pairs that stand in the model where the kernels that ran before and after them do, give or take `reach`."""
+    anchors = sorted(found)
+    if not anchors:
+        return pairs
+    near = {}
+    for at, (kernel, margin) in pairs.items():
+        here = bisect(anchors, at)
+        around = [found[a][0] for a in anchors[max(0, here - _NEIGHBOURS) : here + _NEIGHBOURS]]
+        if min(around) - reach <= kernel <= max(around) + reach:
+            near[at] = kernel, margin
+    return near
+
+
+def _early(step: Step, workload: Workload, at_of: dict[int, int]) -> set[int]:
+    """Kernels that began before one had ended whose result they would have read: one of the two is another kernel."""
+    found = set()
+    for kernel, at in at_of.items():
+        for producer in workload.kernels[kernel].inputs:
+            made = at_of.get(producer)
+            if made is not None and step.end_us[made] > step.start_us[at] + _TOUCH:
+                found |= {at, made}
+    return found
 
 
 def _matched_streams(
@@ -114,15 +161,15 @@ def _matched_streams(
     tried = []
     for stream, positions in mine.items():
         for label, numbers in theirs.items():
-            alignment = align(left.take(positions), right.take(numbers), base)
-            gain = alignment.score - GAP * (len(positions) + len(numbers))
-            tried.append((gain, stream, label, alignment))
+            score = best_score(left.take(positions), right.take(numbers), base)
+            tried.append((score - GAP * (len(positions) + len(numbers)), stream, label))
     tried.sort(key=lambda t: (-t[0], t[1], t[2]))
     used: set[int | str] = set()
     matched = []
-    for gain, stream, label, alignment in tried:
+    for gain, stream, label in tried:
         if gain > 0 and not {stream, label} & used:
             used |= {stream, label}
+            alignment = align(left.take(mine[stream]), right.take(theirs[label]), base)
             matched.append((mine[stream], theirs[label], alignment))
     return matched
 

@@ -1,11 +1,12 @@
 """`backend=replay profile=PATH`: the decode step of a trial with the kernel times of a profile."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.problems import Problem, RefusedError
+from models.problems import Problem, RefusedError, raise_errors
 
 if TYPE_CHECKING:
     from models.workload import Workload
@@ -75,15 +76,19 @@ def read_measured(config: Mapping[str, Any], machine: "Machine", workload: "Work
     """
     from pipeline.analysis.analyse import analyse
     from pipeline.analyze import choose_profile
+    from pipeline.analyze_setting import analysis_options
     from pipeline.profile.reader import read_profiles
     from pipeline.replay.measured import measure
 
+    options, rank = None, None
+    if config.get("analysis") is not None:
+        options, rank, _, problems = analysis_options(config)
+        raise_errors(problems)
     profiles = read_profiles(str(config["profile"]))
-    options = config.get("analysis")
-    rank = options.get("rank") if isinstance(options, Mapping) else None
     chosen, _ = choose_profile(profiles, rank)
     profile = profiles.profiles[chosen]
-    analysis = analyse(profile, machine)
+    # The phase is no choice here, and leaving the others out would hide which ones there are.
+    analysis = analyse(profile, machine, replace(options, phase=None) if options is not None else None)
     phase = analysis.phase("decode")
     if phase is None:
         names = ", ".join(p.name for p in analysis.phases) or "none"

@@ -6,6 +6,7 @@ it: they keep the bands of the hardware's configuration.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -85,8 +86,6 @@ def _gap(step: Step) -> Calibrated | None:
 
 def _bandwidth(step: Step, machine: Machine) -> list[Calibrated]:
     """Time of MatMul kernels over the bytes they read: the slope is the bandwidth, the intercept the fixed time."""
-    from scipy.stats import theilslopes
-
     exact = (step.read_bytes[:, 0] == step.read_bytes[:, 2]) & (step.weight_bytes > 0)
     cube = np.array([kind.engine == "cube" for kind in step.kinds], bool) & exact
     peak = machine.nominal()
@@ -105,7 +104,7 @@ def _bandwidth(step: Step, machine: Machine) -> list[Calibrated]:
     # Equal kernels of many layers count as one size with its median, so that one big layer does not decide.
     distinct = np.unique(sizes)
     times = np.array([np.median(us[sizes == size]) for size in distinct])
-    slope, fixed, low, high = theilslopes(times, distinct, _CONFIDENCE)
+    slope, fixed, low, high = theil_sen(times, distinct, _CONFIDENCE)
     count = int(memory.sum())
     if slope <= 0:
         return []
@@ -118,6 +117,28 @@ def _bandwidth(step: Step, machine: Machine) -> list[Calibrated]:
         Calibrated("hbm_share", figure, count, bool(usable), "" if usable else why),
         Calibrated("fixed time of MatMul kernels", left, count, False, "part of every measured time"),
     ]
+
+
+def theil_sen(y: np.ndarray, x: np.ndarray, confidence: float) -> tuple[float, float, float, float]:
+    """Median of the slopes of all pairs, intercept, and the interval of the slope (Sen 1968).
+
+    `scipy.stats.theilslopes` gives the same; importing it takes longer than everything else here.
+
+    Args:
+        y: [n] values.
+        x: [n] distinct places.
+        confidence: of the interval, 0.5 .. 1.
+    """
+    n = len(x)
+    first, second = np.triu_indices(n, 1)
+    slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
+    slope = float(np.median(slopes))
+    ties = np.unique(y, return_counts=True)[1]
+    spread = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18.0
+    reach = NormalDist().inv_cdf((1.0 + confidence) / 2.0) * float(np.sqrt(spread))
+    low = max(round((len(slopes) - reach) / 2.0) - 1, 0)
+    high = min(round((len(slopes) + reach) / 2.0), len(slopes) - 1)
+    return slope, float(np.median(y) - slope * np.median(x)), float(slopes[low]), float(slopes[high])
 
 
 def _alone(step: Step) -> np.ndarray:

@@ -4,14 +4,14 @@ So the time that a kernel would take alone is looked for: the one with which the
 the measured time. Found by fixed point: each round scales it by measured over simulated.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.workload import Kernel, Workload
 from pipeline.simulator.machine import Machine
-from pipeline.simulator.simulate import simulate
+from pipeline.simulator.pack import pack_parameters
+from pipeline.simulator.simulate import packed_workload, run
 
 ROUNDS = 12
 CLOSE = 0.002  # share of the measured times in sum
@@ -43,10 +43,13 @@ def without_contention(workload: Workload, machine: Machine) -> Settled:
     measured = np.array([workload.kernels[k].measured_us for k in chosen], float)
     if not len(chosen) or len({k.stream for k in workload.kernels}) == 1:
         return Settled(workload, 0.0, 0.0)
-    parameters = machine.nominal()
+    packed = packed_workload(workload)
+    rows, fixed = pack_parameters(packed, [machine.nominal()])
     best, best_off, alone = measured, np.inf, measured
     for _ in range(ROUNDS):
-        step = simulate(_with(workload, chosen, alone), [], parameters)
+        times = packed.arrays.measured.copy()
+        times[chosen] = alone
+        step = run(workload, replace(packed, arrays=packed.arrays._replace(measured=times)), [], rows[0], fixed[0])
         seen = np.array(step.durations())[chosen]
         off = float(np.abs(seen - measured).sum() / measured.sum())
         if off < best_off:
@@ -54,11 +57,7 @@ def without_contention(workload: Workload, machine: Machine) -> Settled:
         if off < CLOSE:
             break
         alone = np.minimum(alone * measured / np.maximum(seen, 1e-9), measured)
-    return Settled(_with(workload, chosen, best), best_off, float((measured - best).sum()))
-
-
-def _with(workload: Workload, chosen: Sequence[int], alone: np.ndarray) -> Workload:
     kernels: list[Kernel] = list(workload.kernels)
-    for k, us in zip(chosen, alone.tolist(), strict=True):
+    for k, us in zip(chosen, best.tolist(), strict=True):
         kernels[k] = replace(kernels[k], measured_us=us)
-    return replace(workload, kernels=tuple(kernels))
+    return Settled(replace(workload, kernels=tuple(kernels)), best_off, float((measured - best).sum()))

@@ -2,26 +2,48 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pipeline.analysis.results import Candidate as Found
 from pipeline.analysis.results import Chain
 from pipeline.figures import Figure
 from pipeline.mapping.emit import Header, Written, band_text, write_recipe
+from pipeline.mapping.later import later_candidates, later_pairs
 from pipeline.mapping.naming import Named, Unnamed, name_candidates
+from pipeline.mapping.scopes import name_scopes
 from pipeline.replay.measured import Measured
 from pipeline.replay.timed import weight_name
-from pipeline.replay.tuning import Candidate, Tuned, tune
+from pipeline.replay.tuning import Candidate, Tuned, chain, tune
+from pipeline.scope_spans import fused_scopes
 from pipeline.simulator.copies import Copy
 from pipeline.simulator.forecast import Baseline
 from pipeline.windows import copies_of
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from models.loading import LoadedModel
+    from models.workload import Workload
     from pipeline.analysis.results import PhaseAnalysis
+    from pipeline.resolve import Resolution
+    from pipeline.simulator.fusion import FusedScope
 
 DRAWS = 64
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """SuperKernel scopes of the recipe in the replay.
+
+    Attributes:
+        scopes: how many, in all layers.
+        alone: gain of the step, %, modelled.
+        together: with the targets that the replay chose; None if it chose none.
+    """
+
+    scopes: int
+    alone: Figure
+    together: Figure | None
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,7 @@ class Findings:
         labels: name of a candidate in `tuned` -> kernel of the profile.
         unnamed: candidates without a place in the model.
         recipe: for the model; None without one.
+        scoped: its SuperKernel scopes; None without any.
     """
 
     measured: Measured
@@ -41,6 +64,7 @@ class Findings:
     labels: dict[str, str]
     unnamed: tuple[Unnamed, ...] = ()
     recipe: Written | None = None
+    scoped: Scoped | None = None
 
     def to_json(self) -> dict[str, Any]:
         recipe = None
@@ -53,10 +77,18 @@ class Findings:
         return {
             "replay": self.measured.to_json(),
             "alone": [_trial_json(t.chosen, t.gain) for t in self.tuned.alone],
+            "moved": [_trial_json(t.chosen, t.gain) for t in self.tuned.moved],
             "together": [_trial_json(t.chosen, t.gain) for t in self.tuned.steps],
             "did_not_add": [_trial_json(t.chosen, t.gain) for t in self.tuned.refused],
             "kernels": self.labels,
             "not_placed": [{"target": u.candidate.target.label, "reason": dict(u.reason)} for u in self.unnamed],
+            "superkernel": None
+            if self.scoped is None
+            else {
+                "scopes": self.scoped.scopes,
+                "alone": self.scoped.alone.to_json(),
+                "together": self.scoped.together.to_json() if self.scoped.together else None,
+            },
             "recipe": recipe,
         }
 
@@ -71,15 +103,21 @@ def profile_findings(measured: Measured, phase: "PhaseAnalysis", draws: int = DR
     """
     candidates, labels = [], {}
     for found in phase.candidates:
-        copies = []
-        for target_row, dependency_row in found.pairs:
-            target, dependency = measured.step.at_row(target_row), measured.step.at_row(dependency_row)
-            if target is not None and dependency is not None:
-                copies.append(Copy(weight_name(target), measured.of[dependency], found.weight_bytes, 0))
-        if copies:
-            labels[found.target.label] = _label(found)
-            candidates.append(Candidate(found.target.label, tuple(copies)))
-    return Findings(measured, _tuned(measured, candidates, draws), labels)
+        name = found.target.label
+        later = replace(found, dependency=found.nearest, pairs=later_pairs(found, measured.step))
+        for key, position in ((name, found), (_later(name), later)):
+            copies = []
+            for target_row, dependency_row in position.pairs:
+                target, dependency = measured.step.at_row(target_row), measured.step.at_row(dependency_row)
+                if target is not None and dependency is not None:
+                    copies.append(Copy(weight_name(target), measured.of[dependency], found.weight_bytes, 0))
+            if copies:
+                labels[key] = _label(position)
+                candidates.append(Candidate(key, tuple(copies), name))
+    if not candidates:
+        return Findings(measured, Tuned(()), labels)
+    baseline = Baseline(measured.workload, measured.machine, draws)
+    return Findings(measured, tune(baseline, candidates, draws=draws), labels)
 
 
 def model_findings(
@@ -95,45 +133,117 @@ def model_findings(
         draws: of the unknowns, for the bands.
     """
     workload, machine = measured.workload, measured.machine
-    named, unnamed = name_candidates(
-        phase.candidates, measured.step, measured.on_workload(), workload, loaded.root, loaded.layers
-    )
-    first = write_recipe(header, named, loaded, workload, machine)
+    mapping = measured.on_workload()
+    where = (measured.step, mapping, workload, loaded.root, loaded.layers)
+    named, unnamed = name_candidates(phase.candidates, *where)
+    scopes, rest = name_scopes(phase.chains, *where)
+    first = write_recipe(header, named, loaded, workload, machine, scopes=scopes)
     groups = _groups(first.kept)
-    copies = copies_of(first.resolution.plan, workload)
-    sizes = workload.weight_bytes
-    candidates = []
-    for name, targets in groups.items():
-        names = {t.name for t in targets}
-        mine = [
-            Copy(copy.weight, copy.after, sizes[copy.weight], 0)
-            for entry, copy in zip(first.resolution.plan.prefetch, copies, strict=True)
-            if entry.target in names
-        ]
-        candidates.append(Candidate(name, tuple(mine)))
-    tuned = _tuned(measured, candidates, draws)
-    gains: dict[str, tuple[Decimal, Figure]] = {}
-    chosen: dict[str, Decimal] = {}
-    for name, targets in groups.items():
-        alone = tuned.best_alone(name)
-        gains |= {t.name: (alone.chosen[0][1], alone.gain) for t in targets}
-        share = dict(tuned.best.chosen).get(name) if tuned.best else None
-        if share is not None:
-            chosen |= {t.name: share for t in targets}
-    sized = [replace(t, coefficient=chosen.get(t.name, t.coefficient)) for t in named]
+    labels = {name: _label(targets[0].candidate) for name, targets in groups.items()}
+    candidates = [_candidate(name, targets, first.resolution, workload) for name, targets in groups.items()]
+    moved = _moved(groups, name_candidates(later_candidates(phase.candidates, measured.step), *where)[0])
+    second = write_recipe(header, [t for targets in moved.values() for t in targets], loaded, workload, machine)
+    moved = {name: targets for name, targets in moved.items() if all(t in second.kept for t in targets)}
+    for name, targets in moved.items():
+        later = _later(name)
+        labels[later] = _label(targets[0].candidate)
+        candidates.append(replace(_candidate(name, targets, second.resolution, workload), name=later))
+    baseline = Baseline(workload, machine, draws)
+    tuned = tune(baseline, candidates, draws=draws) if candidates else Tuned(())
+    chosen = dict(tuned.best.chosen) if tuned.best else {}
+    final: list[Named] = []
+    for target in named:
+        name = next((n for n, targets in groups.items() if target in targets), "")
+        other = {t.name: t for t in moved.get(name, ())}
+        taken = other[target.name] if _later(name) in chosen and target.name in other else target
+        share = chosen.get(_later(name), chosen.get(name))
+        final.append(replace(taken, coefficient=target.coefficient if share is None else share))
+    only = [t.name for name, targets in groups.items() if name in chosen or _later(name) in chosen for t in targets]
+    scoped = _scoped(baseline, fused_scopes(first.resolution.plan, workload), candidates, tuned, draws)
     recipe = write_recipe(
         _with_forecast(header, measured, tuned),
-        sized,
+        final,
         loaded,
         workload,
         machine,
         unnamed,
-        _chains(phase.chains, measured),
-        gains,
-        list(chosen) or None,
+        [(chain, _ends(chain, measured)) for chain in rest],
+        _notes(groups, moved, tuned),
+        only or None,
+        scopes,
+        scope_lines(scoped),
     )
-    labels = {name: _label(targets[0].candidate) for name, targets in groups.items()}
-    return Findings(measured, tuned, labels, tuple(unnamed), recipe)
+    return Findings(measured, tuned, labels, tuple(unnamed), recipe, scoped)
+
+
+def _candidate(name: str, targets: Sequence[Named], found: "Resolution", workload: "Workload") -> Candidate:
+    """The copies of the weights of one kernel, whole, in the plan's order."""
+    names = [t.name for t in targets]
+    rows = [
+        (Copy(copy.weight, copy.after, workload.weight_bytes[copy.weight], 0), place.event)
+        for entry, copy, place in zip(
+            found.plan.prefetch, copies_of(found.plan, workload), found.placements, strict=True
+        )
+        if entry.target in names
+    ]
+    place_in_recipe = {m.target: at for at, m in enumerate(found.matches)}
+    at = place_in_recipe.get(names[0], 0)
+    return Candidate(name, tuple(c for c, _ in rows), name, tuple((event, at) for _, event in rows))
+
+
+def _moved(groups: dict[str, list[Named]], later: Sequence[Named]) -> dict[str, list[Named]]:
+    """Group -> its targets at the nearest dependency, where that is another one and holds for every weight."""
+    found: dict[str, list[Named]] = {}
+    for name, targets in groups.items():
+        row = targets[0].candidate.target.row
+        at = {t.weight: t for t in later if t.candidate.target.row == row}
+        if all(t.weight in at and at[t.weight].dependency != t.dependency for t in targets):
+            found[name] = [replace(at[t.weight], name=t.name) for t in targets]
+    return found
+
+
+def _later(name: str) -> str:
+    """Name of the candidate that starts at the nearest dependency."""
+    return f"{name} later"
+
+
+def _notes(groups: dict[str, list[Named]], moved: dict[str, list[Named]], tuned: Tuned) -> dict[str, list[str]]:
+    """Target -> what the replay says of it."""
+    notes: dict[str, list[str]] = {}
+    for name, targets in groups.items():
+        alone = tuned.best_alone(name)
+        lines = [f"alone in the replay best at {alone.chosen[0][1]}: {band_text(alone.gain)} of the step (modelled)"]
+        if name in moved:
+            gain = tuned.best_alone(_later(name)).gain
+            where = f"{targets[0].dependency} (then {moved[name][0].dependency})"
+            lines.append(f"positions tried at that size: {where}: then {band_text(gain)} (modelled)")
+        notes |= {t.name: lines for t in targets}
+    return notes
+
+
+def _scoped(
+    baseline: Baseline, scopes: Sequence["FusedScope"], candidates: Sequence[Candidate], tuned: Tuned, draws: int
+) -> Scoped | None:
+    """What the scopes of the recipe gain, alone and with the chosen targets."""
+    if not scopes:
+        return None
+    (alone,) = baseline.evaluate_many([[]], draws, scopes)
+    if tuned.best is None:
+        return Scoped(len(scopes), alone, None)
+    by_name = {c.name: c for c in candidates}
+    copies = chain([(by_name[name], share) for name, share in tuned.best.chosen])
+    (both,) = baseline.evaluate_many([copies], draws, scopes)
+    return Scoped(len(scopes), alone, both)
+
+
+def scope_lines(scoped: "Scoped | None") -> list[str]:
+    """The forecast of the scopes in words."""
+    if scoped is None:
+        return []
+    lines = [f"{scoped.scopes} scopes in the replay: {band_text(scoped.alone)} of the step (modelled, paired band)"]
+    if scoped.together is not None:
+        lines.append(f"together with the chosen targets: {band_text(scoped.together)} (modelled, paired band)")
+    return lines
 
 
 def _label(found: Found) -> str:
@@ -150,12 +260,6 @@ def _with_forecast(header: Header, measured: Measured, tuned: Tuned) -> Header:
     return replace(header, lines=(*header.lines, *lines))
 
 
-def _tuned(measured: Measured, candidates: Sequence[Candidate], draws: int) -> Tuned:
-    if not candidates:
-        return Tuned(())
-    return tune(Baseline(measured.workload, measured.machine, draws), candidates, draws=draws)
-
-
 def _groups(kept: Sequence[Named]) -> dict[str, list[Named]]:
     """Targets of one kernel are tuned together; the group has the name of the first."""
     groups: dict[int, list[Named]] = {}
@@ -164,17 +268,13 @@ def _groups(kept: Sequence[Named]) -> dict[str, list[Named]]:
     return {targets[0].name: targets for targets in groups.values()}
 
 
-def _chains(chains: Sequence[Chain], measured: Measured) -> list[tuple[Chain, str]]:
-    """Chains worth a scope, with the modules at their ends."""
-    found = []
-    for chain in chains:
-        if chain.worth:
-            first, last = (measured.module_at(row) for row in chain.rows[len(chain.rows) // 2])
-            found.append((chain, f"{first or 'not placed'} to {last or 'not placed'}"))
-    return found
+def _ends(chain: Chain, measured: Measured) -> str:
+    """The modules at the ends of a chain, in a middle layer."""
+    first, last = (measured.module_at(row) for row in chain.rows[len(chain.rows) // 2])
+    return f"{first or 'not placed'} to {last or 'not placed'}"
 
 
-def _trial_json(chosen: Sequence[tuple[str, Decimal]], gain: Figure) -> dict[str, Any]:
+def _trial_json(chosen: Sequence[tuple[str, "Decimal"]], gain: Figure) -> dict[str, Any]:
     return {"targets": {name: float(share) for name, share in chosen}, "gain": gain.to_json()}
 
 

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from models.problems import Problem, RefusedError
 from models.workload import Workload
 from pipeline.analysis.operators import operator_table
 from pipeline.figures import Figure
-from pipeline.mapping.placed import Mapping, place
+from pipeline.mapping.placed import MATMULS, Mapping, place
 from pipeline.mapping.step import Step
 from pipeline.replay.calibration import Calibrated, calibrate
 from pipeline.replay.contention import without_contention
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pipeline.analysis.results import PhaseAnalysis
     from pipeline.profile.rows import Profile
 
+OTHER_ROWS = 0.05  # relative difference in rows from which on it is told
 FAR_OFF = 5.0  # % between replayed and measured step from which on it is told
 
 
@@ -37,6 +40,7 @@ class Measured:
         idle_us: waits that no kernel explains.
         shared_us: time that kernels lose to each other, in sum.
         not_run: kernels of the model that the profile does not have.
+        rows: tokens of the profile's MatMuls over those of the model's; None if that is not known.
     """
 
     step: Step
@@ -50,6 +54,7 @@ class Measured:
     idle_us: float
     shared_us: float
     not_run: tuple[int, ...]
+    rows: float | None = None
 
     @property
     def off(self) -> float:
@@ -60,7 +65,7 @@ class Measured:
         """The mapping with the indices of `workload`."""
         assert self.mapping is not None
         placed = tuple(replace(p, kernel=self.of[p.at]) for p in self.mapping.placed)
-        return Mapping(placed, self.mapping.unplaced, self.not_run)
+        return replace(self.mapping, placed=placed, missing=self.not_run)
 
     def module_at(self, row: int) -> str:
         """The module that launched the kernel at a row of the profile, "" if it was not placed."""
@@ -85,6 +90,13 @@ class Measured:
             )
             fix = "Is deployment= the one that was profiled? Fused and split kernels are normal in small numbers."
             found.append(Problem("warning", "mapping-partial", message, fix, "profile"))
+        if self.rows is not None and abs(self.rows - 1.0) > OTHER_ROWS:
+            message = (
+                f"the profile's MatMuls have {self.rows:.3g} times the rows of the model's: another batch size or "
+                "number of speculative tokens was profiled"
+            )
+            fix = "Set deployment.batch_size= and deployment.next_n= to what was profiled."
+            found.append(Problem("warning", "another-batch", message, fix, "deployment.batch_size"))
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -157,14 +169,24 @@ def measure(profile: "Profile", phase: "PhaseAnalysis", machine: Machine, worklo
         found.idle_us,
         settled.shared_us,
         found.not_run,
+        None if mapping is None or workload is None else _rows(step, mapping, workload),
     )
+
+
+def _rows(step: Step, mapping: Mapping, workload: Workload) -> float | None:
+    """Operations of the profile's MatMuls over those of the model's: their weights are equal, so rows differ."""
+    plain = [p for p in mapping.placed if step.kinds[p.at].name in (*MATMULS, "quant_matmul")]
+    pairs = [(step.flops[p.at], workload.kernels[p.kernel].flops) for p in plain]
+    ratios = [shown / traced for shown, traced in pairs if shown > 0 and traced > 0]
+    return float(np.median(ratios)) if ratios else None
 
 
 def _another_model(profile: "Profile", mapping: Mapping, workload: Workload) -> Problem:
     total = len(mapping.placed) + len(mapping.unplaced)
     message = (
-        f"only {len(mapping.placed)} of {total} kernels of the profile's step were found in the model's "
-        f"{len(workload.kernels)}: the profile seems to be of another model or deployment"
+        f"only {len(mapping.placed)} kernels are in both, of {total} of the profile's step and {len(workload.kernels)} "
+        f"of the model's; {mapping.weights} of {mapping.weighty} weights have a partner of their size: the profile "
+        "seems to be of another model or deployment"
     )
-    fix = "Set model= and deployment= (parallel sizes, quantisation, batch) to what was profiled."
+    fix = "Set model= and deployment= (parallel sizes, quantisation, layers) to what was profiled."
     return Problem("error", "profile-of-another-model", message, fix, "profile", str(profile.source))

@@ -1,9 +1,8 @@
-"""The specification's order of tuning, run on the simulator: sizes first, then one target after the other.
+"""The specification's order of tuning, run on the simulator: sizes first, then positions, then several targets.
 
 1. Fix the position and change only the size: 0.5 -> 0.7 -> 1.0, and 0.5 -> 0.3 -> 0.1.
-2. Only then several targets together, beginning with what gains most alone; one that does not add is left out.
-
-A position other than the proposed one is the second step of the specification; it is a candidate of its own here.
+2. Fix that size and try the other positions of the same weight.
+3. Only then several targets together, beginning with what gains most alone; one that does not add is left out.
 """
 
 from collections.abc import Sequence
@@ -28,12 +27,15 @@ class Candidate:
     Attributes:
         name: of the target.
         copies: one per layer, each of the whole weight, in the order of the step.
-        weight: what the candidates of one weight have in common; of these at most one is chosen. "" for none.
+        weight: what the candidates of one weight have in common; of these at most one is chosen, and all but the
+            first are further positions, tried at the best size of the first. "" for none.
+        order: per copy, what decides which is issued first; empty: the place of its dependency.
     """
 
     name: str
     copies: tuple[Copy, ...]
     weight: str = ""
+    order: tuple[tuple[int, int], ...] = ()
 
     def at(self, coefficient: Decimal) -> list[Copy]:
         """The copies at a share of the weight, whole bytes."""
@@ -59,6 +61,7 @@ class Tuned:
 
     Attributes:
         alone: per candidate and coefficient, in the specification's order.
+        moved: the further positions, each at the best size of the first.
         steps: the combination after each target that was added.
         refused: targets that were tried on top and did not add.
     """
@@ -66,6 +69,7 @@ class Tuned:
     alone: tuple[Trial, ...]
     steps: tuple[Trial, ...] = ()
     refused: tuple[Trial, ...] = field(default=())
+    moved: tuple[Trial, ...] = field(default=())
 
     @property
     def best(self) -> Trial | None:
@@ -74,7 +78,7 @@ class Tuned:
 
     def best_alone(self, name: str) -> Trial:
         """The size at which a target gains most alone; of equal ones the smaller."""
-        return _best([t for t in self.alone if t.chosen[0][0] == name])
+        return _best([t for t in (*self.alone, *self.moved) if t.chosen[0][0] == name])
 
 
 def tune(
@@ -83,7 +87,7 @@ def tune(
     coefficients: Sequence[Decimal] = COEFFICIENTS,
     draws: int = 64,
 ) -> Tuned:
-    """Try every size of every target alone, then add targets as long as the step gets faster.
+    """Try every size of every target alone, then its other positions, then add targets as long as it gets faster.
 
     A target that gains nothing alone (nominal) is not tried in a combination. One is added if the nominal gain grows by
     more than is negligible, and if a gain that is sure (its whole band above zero) stays so.
@@ -94,10 +98,18 @@ def tune(
         coefficients: shares of the weight to try.
         draws: of the unknowns, for the bands; at most those of the baseline.
     """
-    tries = [(c, share) for c in candidates for share in coefficients]
+    first: dict[str, Candidate] = {}
+    for c in candidates:
+        first.setdefault(c.weight or c.name, c)
+    further = [c for c in candidates if first[c.weight or c.name] is not c]
+    tries = [(c, share) for c in first.values() for share in coefficients]
     gains = baseline.evaluate_many([chain([(c, share)]) for c, share in tries], draws)
     alone = tuple(Trial(((c.name, share),), gain) for (c, share), gain in zip(tries, gains, strict=True))
     found = Tuned(alone)
+    moves = [(c, found.best_alone(first[c.weight].name).chosen[0][1]) for c in further]
+    gains = baseline.evaluate_many([chain([move]) for move in moves], draws)
+    moved = tuple(Trial(((c.name, share),), gain) for (c, share), gain in zip(moves, gains, strict=True))
+    found = replace(found, moved=moved)
     order = sorted((found.best_alone(c.name) for c in candidates), key=lambda t: (-t.gain.value, t.chosen[0][0]))
     by_name = {c.name: c for c in candidates}
     chosen: list[tuple[Candidate, Decimal]] = []
@@ -122,9 +134,12 @@ def tune(
 
 
 def chain(chosen: Sequence[tuple[Candidate, Decimal]]) -> list[Copy]:
-    """The copies of several targets in the order in which their dependencies end in program order."""
-    copies = [copy for candidate, share in chosen for copy in candidate.at(share)]
-    return sorted(copies, key=lambda copy: copy.after)
+    """The copies of several targets in the order in which they are issued."""
+    copies: list[tuple[tuple[int, int], Copy]] = []
+    for candidate, share in chosen:
+        mine = candidate.at(share)
+        copies += zip(candidate.order or [(copy.after, 0) for copy in mine], mine, strict=True)
+    return [copy for _, copy in sorted(copies, key=lambda c: c[0])]
 
 
 def _adds(before: Figure, after: Figure) -> bool:

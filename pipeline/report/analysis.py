@@ -6,9 +6,10 @@ from pipeline.analysis.operators import operator_table
 from pipeline.analysis.words import LIMITED, REASONS
 from pipeline.analyze_view import bytes_text, place, short_shapes
 from pipeline.figures import written
-from pipeline.findings_view import alone_rows, mapping_line, replay_line, sizes_of, together_lines
+from pipeline.findings_view import alone_rows, mapping_line, moved_lines, replay_line, sizes_of, together_lines
 from pipeline.mapping.emit import band_text
 from pipeline.progress import shown
+from pipeline.replay.findings import scope_lines
 from pipeline.report.markdown import cell
 from pipeline.report.roofline_plot import roofline_plot
 from pipeline.sizes_text import approximate_size
@@ -80,5 +81,7 @@ def _forecast(environment: "Environment", result: "AnalyzeResult") -> str:
         mapping=mapping_line(found) if found.measured.mapping is not None else "",
         sizes=sizes_of(found),
         rows=alone_rows(found),
+        moved=moved_lines(found),
         together=together_lines(found),
+        scopes=scope_lines(found.scoped),
     )
