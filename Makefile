@@ -4,8 +4,6 @@
 # make fuzz   install, then 100 000 mutated profiler files through the reader
 # make setup  only the .venv and the install
 # make coverage   docs/coverage.md: what works on every causal language model of the installed transformers (20 min)
-# make coverage  docs/coverage.md: every causal LM of transformers, about 10 minutes
-# make fuzz   100,000 damaged profiler files
 # make front-end   the NPU compiler's front end for the graph rung, into .front_end, never into the .venv
 # make PYTHON=/path/to/python ... takes that interpreter (3.11 or newer)
 
@@ -13,7 +11,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 TRY := $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python
 
-.PHONY: setup run test lint fuzz front-end clean
+.PHONY: setup run test lint coverage fuzz front-end clean
 
 setup: $(STAMP)
 
