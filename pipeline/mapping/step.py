@@ -11,6 +11,7 @@ from pipeline.analysis.sequence import critical_path
 if TYPE_CHECKING:
     from pipeline.analysis.results import PhaseAnalysis
     from pipeline.profile.rows import Profile
+    from pipeline.simulator.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Step:
             waited for; -1 if none.
         weight_bytes: [n] bytes of its weights as stored, by the shapes; 0 none, -1 not known.
         read_bytes: [n, 3] bytes of the weights that it reads, low, nominal, high.
-        other_bytes: [n] bytes of activations.
+        other_bytes: [n] bytes of activations; of a kernel whose bytes the shapes do not tell, all that it may draw
+            (`Sequence.demand`), so that a copy beside it does not get bandwidth that may be taken.
         flops: [n].
         cores: [n] blocks that it ran on, 0 if not known.
         compute: which peak applies, `bf16`, `int8` or `fp32`.
@@ -65,12 +67,13 @@ class Step:
         return int(found[0]) if len(found) else None
 
     @classmethod
-    def of(cls, profile: "Profile", phase: "PhaseAnalysis") -> "Step":
+    def of(cls, profile: "Profile", phase: "PhaseAnalysis", machine: "Machine") -> "Step":
         """The arrays of an analysed phase.
 
         Args:
             profile: the kernels.
             phase: of its analysis.
+            machine: as configured.
         """
         found = phase.sequence
         rows = found.frame["row"].to_numpy().astype(np.int64)
@@ -95,7 +98,7 @@ class Step:
             before=critical_path(start, end, streams, operator_table().limits.waits)[0],
             weight_bytes=np.where(known, found.column("weight_bytes"), -1.0)[order],
             read_bytes=read[order],
-            other_bytes=np.where(known, found.column("other_bytes"), 0.0)[order],
+            other_bytes=np.where(known, found.column("other_bytes"), found.demand(machine).nominal)[order],
             flops=found.column("flops")[order],
             cores=blocks[order],
             compute=tuple(str(compute[k] or "bf16") for k in order),

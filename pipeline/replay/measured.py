@@ -138,7 +138,7 @@ def measure(profile: "Profile", phase: "PhaseAnalysis", machine: Machine, worklo
     Raises:
         RefusedError: the profile is of another model or deployment, or too long to be aligned.
     """
-    step = Step.of(profile, phase)
+    step = Step.of(profile, phase, machine)
     tuned, calibration = calibrate(step, machine)
     gap = tuned.nominal()["gap"]
     mapping = None
