@@ -2,6 +2,7 @@
 
 import libcst as cst
 
+from transforms import layout
 from transforms.source_file import ParsedFunction
 from transforms.swapping import Swap
 
@@ -200,6 +201,7 @@ class StatementEdit:
             main = self._main(one_a_line=False)
             if self._arguments and self._too_long(main):
                 main = self._main(one_a_line=True)
+            main = self._joined(main) if self._names else main
         if self.before:  # a comment above the statement stays on top
             lead = self.statement.leading_lines
             self.before[0] = self.before[0].with_changes(leading_lines=lead)
@@ -260,6 +262,10 @@ class StatementEdit:
     def _too_long(self, statement: cst.SimpleStatementLine) -> bool:
         lines = self.function.code_of(statement.with_changes(leading_lines=())).splitlines()
         return len(lines[0]) + self.column > self.width
+
+    def _joined(self, statement: cst.BaseStatement) -> cst.BaseStatement:
+        text = layout.joined(self.function.code_of(statement.with_changes(leading_lines=())), self.column, self.width)
+        return self.function.parse(text).with_changes(leading_lines=self.statement.leading_lines) if text else statement
 
     def _new_name(self, name: str) -> str:
         free = next(n for n in (name, *(f"{name}_{k}" for k in range(2, 1000))) if n not in self.taken)

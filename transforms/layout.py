@@ -37,6 +37,17 @@ def commented(statement: str, comment: str, indent: int, width: int) -> str:
     return f"# {comment}\n{statement}"
 
 
+def joined(statement: str, indent: int, width: int) -> str:
+    """`x = (a\\n* b)` on one line, as formatters want it where that is short enough; "" for any other statement."""
+    first, *inner = statement.splitlines()
+    if not first.endswith(" (") or len(inner) < 2 or inner[-1].strip() != ")":
+        return ""
+    parts = [line.strip() for line in inner[:-1]]
+    one_line = f"{first.removesuffix('(')}{' '.join(parts)}"
+    fixed = any(part.endswith((",", "(", "[", "{")) for part in parts) or any(c in one_line for c in "#'\"")
+    return "" if fixed or indent + len(one_line) > width else one_line
+
+
 def size(number: int) -> str:
     """Bytes as people write them: `18 * 1024 * 1024`."""
     if number and number % 2**20 == 0:

@@ -164,6 +164,24 @@ PATTERNS = {
         return self.down(h)
         """,
     ),
+    "what was broken for its length and is short now": (
+        """
+        h = (
+            self.gate(x + x + x + x + x + x + x + x + x + x + x + x + x + x + x + x + x)
+            * 2
+            + x
+        )
+        return self.down(h)
+        """,
+        "gate",
+        f"""
+        {GUARD}
+        gate_output = self.gate(x + x + x + x + x + x + x + x + x + x + x + x + x + x + x + x + x)
+        {CALL.format("gate_output")}
+        h = gate_output * 2 + x
+        return self.down(h)
+        """,
+    ),
     "a tuple under one name": (
         """
         both = self.pair(x)
