@@ -159,11 +159,13 @@ def choose_profile(profiles: "Profiles", rank: int | None) -> tuple[int, list[Pr
     every = list(profiles.profiles)
     if rank is not None:
         mine = [n for n, p in enumerate(every) if p.rank == rank]
+        # Of several runs of one rank those that can be classified, and of these the slowest.
+        good = [n for n in mine if every[n].has_shapes or every[n].has_ratios] or mine
         if not mine:
-            known = ", ".join(str(p.rank) for p in every)
-            message = f"there is no rank {rank}; there are: {known}"
+            known = ", ".join(str(r) for r in sorted({p.rank for p in every if p.rank is not None}))
+            message = f"there is no rank {rank}; " + (f"there are: {known}" if known else "no file says its rank")
             raise RefusedError([Problem("error", "no-such-rank", message, "Choose one of them.", "analysis.rank")])
-        return mine[0], []
+        return max(good, key=lambda n: profiles.times[n].computing_us) if len(good) > 1 else good[0], []
     usable = [n for n, p in enumerate(every) if p.has_shapes or p.has_ratios]
     if not usable:
         return 0, []  # the analysis says why it can't be classified

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from models.problems import Problem, RefusedError
 from pipeline.analysis.bandwidth import Leftover
 from pipeline.analysis.candidates import Found, find_candidates
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pipeline.simulator.machine import Machine
 
 _SHOWN = 5  # kernels that one message names
+_ABOVE = 0.75  # of the time of memory-bound MatMuls: more of it above the HBM peak is told
+_FEW = 4  # MatMuls that say nothing about the device
 _BUSY = 0.7  # a step in which kernels run for less of the time is told to be idle
 
 
@@ -136,6 +140,7 @@ def _phase(
     result = find_candidates(step, machine, limits, options.coefficient) if decodes else Found((), (), 0.0, 0)
     busy = Leftover(step.demand(machine), machine).busy(0.0, float(step.end.max(initial=0.0)))
     problems += _step_problems(profile, phase, median, steps, result.left_out, busy)
+    problems += _peak_problems(profile, step, phase, machine)
     nominal = machine.nominal()
     return PhaseAnalysis(
         name=phase.name,
@@ -242,6 +247,24 @@ def _why(phase: Phase, limits: Limits) -> Mapping[str, str]:
     }
 
 
+def _peak_problems(profile: "Profile", step: Sequence, phase: Phase, machine: "Machine") -> list[Problem]:
+    """Dense weights that are nearly all read faster than HBM can: prefetched already, or on another device."""
+    import polars as pl
+
+    dense = np.array([k.target for k in step.kinds], dtype=bool)
+    mine = step.frame.filter(pl.Series(dense) & (pl.col("class") == "memory") & (pl.col("experts") <= 1))
+    above = mine.filter(pl.col("reason") == "above_peak")
+    if above.height < _FEW or float(above["duration_us"].sum()) < _ABOVE * float(mine["duration_us"].sum()):
+        return []
+    rate = float(np.median(above["gb_s"].to_numpy()))
+    message = (
+        f"{phase.name}: {above.height} of {mine.height} memory-bound MatMuls read {rate:.0f} GB/s (median), and HBM of "
+        f"{machine.name} gives {machine.hbm_peak / 1e3:.0f}: they are prefetched already, or this is another device"
+    )
+    fix = "Name the device that the profile was taken on with hardware=NAME."
+    return [Problem("warning", "above-peak", message, fix, "hardware", str(profile.source))]
+
+
 def _cannot_classify(profile: "Profile") -> Problem:
     from pipeline.profile.rows import CAPTURE
 
@@ -263,7 +286,10 @@ def _shape_problems(profile: "Profile", found: Signatures) -> list[Problem]:
     for row in wrong.head(_SHOWN).iter_rows(named=True):
         more = f" ({row['calls']} kernels)" if row["calls"] > 1 else ""
         message = f"{row['op_type']}{more}: {row['issue'].partition(': ')[2]}; its bytes count as unknown"
-        line = int(profile.kernels["line"][row["row"]])
+        at = profile.kernels["line"].filter(found.keys == row["key"])
+        line = int(at[0])
+        if len(at) > 1:
+            message += f" (lines {', '.join(map(str, at.head(_SHOWN)))}{', ...' if len(at) > _SHOWN else ''})"
         fix = "Was the file edited, or is this operator one that we read wrongly? Then please report it."
         problems.append(Problem("warning", "inconsistent-shapes", message, fix, "profile", str(profile.source), line))
     if wrong.height > _SHOWN:
@@ -281,7 +307,9 @@ def _step_problems(
     problems = []
     if len(median.steps) == 1 and not median.different:
         how = "no step was found" if steps.found_by == "none" else "there is one step"
-        message = f"{how}: nothing was left out as warm-up, and times are single measurements, not medians"
+        how += ": nothing was left out as warm-up, and"
+        how = "one step is left after the first:" if median.dropped else how
+        message = f"{how} times are single measurements, not medians"
         problems.append(warn("one-step", message, "Profile several steps (schedule active=5 or more)."))
     if median.different:
         message = f"{median.different} steps have other kernels than the most common sequence and were left out"

@@ -64,8 +64,9 @@ class Leftover:
         busy = _rates(demand.end - demand.start, demand, at_start, at_end, len(times)) > 0.5
         self._busy = _integral(times, busy.astype(float))
         # The slowest engine also takes longest to begin.
-        task = machine.unknowns["cmo_task"]
+        task, engine = machine.unknowns["cmo_task"], machine.unknowns["cmo_bandwidth"]
         self.task = Band(task.high, task.nominal, task.low)
+        self.engine = Band(engine.low, engine.nominal, engine.high)
 
     def fits(self, release: float, deadline: float) -> Band:
         """Bytes that one copy brings from the end of its dependency to the start of its target."""

@@ -106,8 +106,10 @@ def _groups(step: Sequence, coefficient: Decimal) -> tuple[list[_Group], int]:
     memory = (step.frame["class"] == "memory").to_numpy()
     weights, experts = step.column("weight_bytes"), step.column("experts")
     reason = step.frame["reason"].to_list()
+    batched = (step.frame["kind"] == "batch_matmul").to_numpy()
+    varies = batched & step.frame["varies"].to_numpy()  # its second operand is an activation, such as the keys
     members: dict[tuple[int, int, int], list[int]] = {}
-    for index in np.flatnonzero(memory & (weights > 0)).tolist():
+    for index in np.flatnonzero(memory & (weights > 0) & ~varies).tolist():
         if step.kinds[index].target:
             members.setdefault(at(step, index), []).append(index)
     length = step.length.tolist()
@@ -126,8 +128,8 @@ def _groups(step: Sequence, coefficient: Decimal) -> tuple[list[_Group], int]:
 
 def _choose(step: Sequence, group: _Group, left: Leftover, usable: float, limits: Limits) -> None:
     """The window of most layers; the others keep their own dependency only where it is the same kernel of the layer."""
-    if group.resident:
-        group.window = NoWindow("resident")
+    if group.resident or group.wanted < limits.smallest_prefetch:
+        group.window = NoWindow("resident" if group.resident else "small")
         return
     found = {m: find_window(step, m, group.wanted, left, usable, limits) for m in group.looked_at}
     good = {m: w for m, w in found.items() if isinstance(w, Window)}

@@ -35,6 +35,7 @@ PIPES = {
     "aiv_mte3": ("aiv_mte3_ratio", "aiv_us"),
     "aiv_scalar": ("aiv_scalar_ratio", "aiv_us"),
 }
+_SHORTEST = 1e-3  # us: profilers count nanoseconds; less is no time that a rate could be of
 _LOADS = ("mte2", "aiv_mte2", "aiv_mte3")
 _SCALARS = ("scalar", "aiv_scalar")
 # Columns that the roofline adds to kernels (or to medians of them).
@@ -103,7 +104,11 @@ def _signature(row: Mapping[str, Any], operators: OperatorTable, machine: "Param
     except ValueError as error:
         found = Traffic(known=False, issue=f"inconsistent: {error}")
     ident = str(row["op_type"])
-    if kind.target:  # two MatMuls of different weights are two kernels; other shapes may grow from step to step
+    # Two MatMuls of different weights are two kernels; other shapes may grow from step to step, as those of attention
+    # made of batched MatMuls.
+    if kind.traffic == "grouped":  # how many rows the experts get differs from layer to layer
+        ident += f" {(row['input_shapes'] or '').split(';')[1:2]}"
+    elif kind.target and kind.name != "batch_matmul":
         ident += f" {row['input_shapes']} {row['output_shapes']}"
     hbm = machine.hbm_peak * machine["hbm_share"]
     low, mid, high = (found.other_bytes + read for read in (found.read_low, found.read, found.read_high))
@@ -131,7 +136,7 @@ def classified(kernels: "pl.DataFrame", machine: "Parameters", limits: Limits) -
     """
     import polars as pl
 
-    duration = pl.when(pl.col("duration_us") > 0).then(pl.col("duration_us"))
+    duration = pl.when(pl.col("duration_us") >= _SHORTEST).then(pl.col("duration_us"))
     peak = pl.lit(None, pl.Float64)
     for name in ("bf16", "int8", "fp32"):
         peak = pl.when(pl.col("compute") == name).then(machine[f"peak_{name}"]).otherwise(peak)
@@ -153,12 +158,23 @@ def _busiest() -> "pl.Expr":
     """The pipe that works longest; ratios are shares of the time of their cores, which a mixed kernel has two of."""
     import polars as pl
 
-    work = {pipe: (pl.col(ratio) * pl.col(time).fill_null(1.0)).fill_nan(None) for pipe, (ratio, time) in PIPES.items()}
+    work = {pipe: _work(pipe) for pipe in PIPES}
     most = pl.max_horizontal(*work.values())
     found = pl.lit(None, pl.String)
     for pipe, busy in reversed(work.items()):
         found = pl.when(busy == most).then(pl.lit(pipe)).otherwise(found)
-    return pl.when(most > 0).then(found)
+    # Where no load pipe was measured (ArithmeticUtilization), the busiest of the others says nothing.
+    loads = pl.any_horizontal(pl.col(PIPES[pipe][0]).is_not_null() for pipe in ("mte2", "aiv_mte2"))
+    return pl.when(loads & (most > 0)).then(found)
+
+
+def _work(pipe: str) -> "pl.Expr":
+    """Time that a pipe works. Files of devices with one kind of core (310P) have one time for all ratios."""
+    import polars as pl
+
+    ratio, time = PIPES[pipe]
+    other = "aiv_us" if time == "aicore_us" else "aicore_us"
+    return (pl.col(ratio) * pl.coalesce(time, other, 1.0)).fill_nan(None)
 
 
 def _class(limits: Limits) -> "pl.Expr":
@@ -170,7 +186,8 @@ def _class(limits: Limits) -> "pl.Expr":
     busy = pl.max_horizontal("aicore_us", "aiv_us")
     explained = ideal >= limits.ideal_share * duration
     # Without bytes and FLOPs, a load pipe a bit busier than the Cube proves nothing: fast MatMuls look like that too.
-    cube_too = pl.col("mac_ratio").fill_null(0.0) >= 0.5 * pl.col("mte2_ratio")
+    cube = _work("mac").fill_null(0.0)
+    cube_too = (cube > 0.0) & (cube >= 0.5 * pl.max_horizontal(*(_work(p) for p in _LOADS)))
     idle_cores = busy.is_null() | (busy <= limits.busy_share * duration)
 
     def verdict(name: str, reason: str) -> "pl.Expr":
@@ -187,7 +204,9 @@ def _class(limits: Limits) -> "pl.Expr":
             pl.when(pl.col("hbm_share") > 1.0).then(verdict("memory", "above_peak"))
             .when(pl.col("hbm_share") < limits.saturated).then(verdict("memory", "far_from_peak"))
             .otherwise(verdict("memory", "bytes")))
-        .when(known & explained).then(verdict("memory", "bytes"))
+        .when(known & explained).then(
+            pl.when(pl.col("hbm_share") > 1.0).then(verdict("memory", "above_peak"))
+            .otherwise(verdict("memory", "bytes")))
         .when(pipe.is_in(_LOADS)).then(
             pl.when(cube_too).then(verdict("unknown", "balanced"))
             .when(known).then(verdict("memory", "load_pipe")).otherwise(verdict("memory", "pipe_only")))

@@ -15,8 +15,8 @@ from pipeline.analysis.layers import find_blocks
 if TYPE_CHECKING:
     import polars as pl
 
-# An anchor is a kernel that comes once per step: this share of its distances must be alike.
-_REGULAR = 0.8
+# An anchor is a kernel that comes once per step: such a share of its distances must be alike.
+_REGULAR = (0.8, 0.5)  # the second if the first finds no steps: prefill steps in between, of other lengths
 _TRIES = 6  # distances that are tried
 # Pipe ratios hardly change from step to step: their medians are over so many steps in the middle.
 _METRIC_STEPS = 32
@@ -56,7 +56,8 @@ def find_steps(kernels: "pl.DataFrame") -> Steps:
         found = _numbered(kernels, starts)
         if found is not None:
             return Steps(found, "repetition", found["step"].null_count())
-    return Steps(_placed(kernels.with_columns(step=pl.lit(0, pl.Int64))), "none", 0)
+    told = bool(kernels.height) and not kernels["step"].null_count()  # the file says that there is one step
+    return Steps(_placed(kernels.with_columns(step=pl.lit(0, pl.Int64))), "step_id" if told else "none", 0)
 
 
 def _numbered(kernels: "pl.DataFrame", starts: "pl.Series") -> "pl.DataFrame | None":
@@ -146,16 +147,18 @@ def _step_starts(kernels: "pl.DataFrame") -> "Iterator[pl.Series]":
             pl.col("idle").median(),
             pl.col("at").min(),
         )
-        .filter((pl.col("calls") > 1) & (pl.col("regular") >= _REGULAR))
-        # It must come all along, not only twice near each other.
-        .filter(pl.col("gap") * pl.col("calls") >= 0.5 * lane.height)
+        .filter((pl.col("calls") > 1) & (pl.col("regular") >= min(_REGULAR)))
+        # It must come all along, not only twice near each other; a kernel again and again is no step.
+        .filter((pl.col("gap") * pl.col("calls") >= 0.5 * lane.height) & (pl.col("gap") > 1))
     )
-    # A longer distance may be that of steps of another kind (prefill), which do not come again alike.
-    for gap in found["gap"].unique().sort(descending=True).head(_TRIES):
-        once = found.filter(pl.col("gap") == gap).sort(["idle", "at"], descending=[True, False])
-        # Without a clear pause the step begins with the first of them in the file.
-        anchor = once if (once["idle"][0] or 0.0) > 1.0 else once.sort("at")
-        yield lane.filter(pl.col("ident") == anchor["ident"][0])["start_us"]
+    for regular in _REGULAR:
+        enough = found.filter(pl.col("regular") >= regular)
+        # A longer distance may be that of steps of another kind (prefill), which do not come again alike.
+        for gap in enough["gap"].unique().sort(descending=True).head(_TRIES):
+            once = enough.filter(pl.col("gap") == gap).sort(["idle", "at"], descending=[True, False])
+            # Without a clear pause the step begins with the first of them in the file.
+            anchor = once if (once["idle"][0] or 0.0) > 1.0 else once.sort("at")
+            yield lane.filter(pl.col("ident") == anchor["ident"][0])["start_us"]
 
 
 @dataclass(frozen=True)
@@ -163,10 +166,11 @@ class MedianStep:
     """One step whose times are medians over all steps with its sequence of kernels.
 
     Attributes:
-        kernels: per kernel in order of start: `lane`, `slot`, `key`, `ident`, `row`, `start_us` (from the start of the
-            step) and `own_us` (duration) in the representative step, which is the one of median time; `duration_us` and
-            further columns are medians over the steps. Starts are of one real step, so that what waits for what can be
-            seen: medians of starts need not fit to medians of durations.
+        kernels: per kernel in order of start: `lane`, `slot`, `key`, `ident`, `row`, `varies` (it has other shapes in
+            some steps), `start_us` (from the start of the step) and `own_us` (duration) in the representative step,
+            which is the one of median time; `duration_us` and further columns are medians over the steps. Starts are of
+            one real step, so that what waits for what can be seen: medians of starts need not fit to medians of
+            durations.
         step_us: median time of a step, from its first start to its last end.
         step_low, step_high: 10 and 90 % over the steps; equal to the median if there is one step only.
         steps: numbers of the steps that took part.
@@ -204,7 +208,9 @@ def median_step(
     chosen = per_step.filter(pl.col("print") == common["print"][0]).sort("time", "step")
     representative = chosen["step"][(chosen.height - 1) // 2]
     same = mine.join(chosen.select("step", "begin"), on="step")
-    rows = same.group_by("slot").agg(pl.col("duration_us").median())
+    # Of one step to the next a weight keeps its shape; what grows with the sequence is an activation.
+    varies = (pl.col("key").min() != pl.col("key").max()).alias("varies")
+    rows = same.group_by("slot").agg(pl.col("duration_us").median(), varies)
     start, own = pl.col("start_us") - pl.col("begin"), pl.col("duration_us").alias("own_us")
     about = same.filter(pl.col("step") == representative).select("slot", "lane", "key", "ident", "row", start, own)
     rows = about.join(rows, on="slot").join(_metrics(same, chosen, profile, metrics), on="slot")

@@ -128,14 +128,17 @@ def _matmul(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpec
         shapes = " by ".join("x".join(map(str, t.shape)) for t in (x, weight))
         return Traffic(known=False, issue=f"inconsistent: no reading of {shapes} gives {'x'.join(map(str, out.shape))}")
     total, k, n = found
-    stored = _bytes([weight])
+    printed = _bytes([weight])
+    # A weight is never INT32: 4-bit values, whose number the shape may count instead of that of their containers.
+    whole = weight.dtype == "INT32" and math.prod(weight.logical[-2:]) == k * n
+    stored = printed / _PACKED["INT32"] if whole else printed
     batch = math.prod(weight.logical[:-2])
     return Traffic(
         weight_bytes=stored,
         read_low=stored,
         read=stored,
         read_high=stored,
-        other_bytes=_bytes([*inputs, *outputs]) - stored,
+        other_bytes=_bytes([*inputs, *outputs]) - printed,
         flops=2.0 * total * k * n,
         compute=_compute(x),
         rows=max(1, round(total / batch)),
@@ -144,13 +147,14 @@ def _matmul(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpec
 
 def _grouped(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpec | None"]) -> Traffic:
     x, weight = _at(inputs, 0), _at(inputs, 1)
-    if x is None or weight is None:
+    if x is None or weight is None or not x.logical:
         return Traffic(known=False, issue="no shapes")
-    if len(weight.logical) == 2:
+    listed = _weight_list(inputs) if len(weight.logical) == 2 else 1
+    if len(weight.logical) == 2 and listed == 1:
         return _matmul(inputs, outputs)
-    if len(weight.logical) != 3:
+    if len(weight.logical) not in (2, 3):
         return Traffic(known=False, issue=f"inconsistent: an expert stack of {len(weight.logical)} dimensions")
-    experts, first, second = weight.logical
+    experts, first, second = (listed, *weight.logical)[-3:]
     k, packed = x.logical[-1], _PACKED.get(weight.dtype, 1)
     padded = weight.logical != weight.shape
     sides = [b for a, b in ((first, second), (second, first)) if _same(k, a, padded) or _same(k, a * packed, padded)]
@@ -163,7 +167,7 @@ def _grouped(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpe
     fits = [n * f for f in (1, packed) for n in sides if n * f == width] or [n for n in sides if n == 2 * width]
     n = (fits or sides)[0]
     rows = math.prod(x.logical) // k
-    stored = _bytes([weight])
+    stored = _bytes([weight]) * listed
     # Equal routing leaves (1 - 1/E)^rows of the experts without a token.
     share = 1.0 - (1.0 - 1.0 / experts) ** rows if experts > 1 else 1.0
     return Traffic(
@@ -177,6 +181,14 @@ def _grouped(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpe
         rows=max(1, rows),
         experts=experts,
     )
+
+
+def _weight_list(inputs: Sequence["TensorSpec | None"]) -> int:
+    """Experts of a GroupedMatmul whose weights are a list of matrices: equal tensors one after the other."""
+    count = 1
+    while count + 1 < len(inputs) and inputs[count + 1] == inputs[1]:
+        count += 1
+    return count
 
 
 def _mla_prolog(inputs: Sequence["TensorSpec | None"], outputs: Sequence["TensorSpec | None"]) -> Traffic:
@@ -206,7 +218,7 @@ def _mla_prolog(inputs: Sequence["TensorSpec | None"], outputs: Sequence["Tensor
 
 def _compute(x: "TensorSpec") -> str:
     """Which peak applies: 8-bit floats run at the rate of INT8."""
-    return _COMPUTE.get(x.dtype, "int8" if x.dtype.startswith(("FLOAT8", "HIF", "FP8")) else "bf16")
+    return _COMPUTE.get(x.dtype, "int8" if x.dtype.startswith(("FLOAT8", "FLOAT4", "HIFLOAT8")) else "bf16")
 
 
 def _at(tensors: Sequence["TensorSpec | None"], index: int) -> "TensorSpec | None":

@@ -46,7 +46,7 @@ class NoWindow:
     Attributes:
         code: `first` (nothing before it in the step), `link_only` (only communication before it), `too_short`,
             `bandwidth` (kernels in the window take the bandwidth), `l2` (what runs between fills L2), `resident` (it is
-            read from L2 already).
+            read from L2 already), `small` (less is wanted than one prefetch is worth).
         best: the most bytes that fit after any kernel in reach.
         passed: kernels in reach that take bandwidth.
         link_us: time of communication in reach.
@@ -71,6 +71,7 @@ def find_window(
         usable: bytes of L2 that hold weights.
         limits: thresholds.
     """
+    wanted = min(wanted, usable)  # of what L2 cannot hold, a part may be copied
     reach = _Reach(step, target, wanted, left, usable)
     enough = limits.enough * wanted
     kernel, hops = int(step.before[target]), 0
@@ -79,6 +80,7 @@ def find_window(
         found = reach.after(kernel, hops)
         if found is not None:
             if found.room < min(wanted, max(enough, limits.smallest_prefetch)):
+                reach.pushed = True
                 break  # what runs from here on pushes the copy out again
             reach.seen.append(found)
             stop = step.heavy[kernel] or reach.passed  # before the first heavy kernel, the whole free stretch is taken
@@ -100,7 +102,7 @@ class _Reach:
         self.passed: list[int] = []
         self.link_us = 0.0
         self.hops = 0
-        self.full = False
+        self.pushed = False
 
     def after(self, kernel: int, hops: int) -> Window | None:
         """The window that begins with the end of this kernel; None if its output is no dependency."""
@@ -109,10 +111,14 @@ class _Reach:
             return None
         begin, deadline = float(self.step.end[kernel]), float(self.step.start[self.target])
         room = max(0.0, self.usable - self.left.filled(begin, deadline))
-        self.full = room < self.wanted
         rule = "3a" if self.step.heavy[kernel] else "3b"
         fits = self.left.fits(begin, deadline)
         return Window(kernel, rule, fits, room, hops, self.link_us, tuple(self.passed))
+
+    def open_share(self, window: Window) -> float:
+        """How much of what the copy engine could bring in a window the kernels in it let it bring."""
+        length = float(self.step.start[self.target] - self.step.end[window.dependency]) - self.left.task.nominal
+        return window.fits.nominal / (length * self.left.engine.nominal) if length > 0 else 0.0
 
     def cross(self, kernel: int) -> None:
         """The window now holds this kernel too."""
@@ -131,7 +137,13 @@ def _too_far(step: Sequence, kernel: int, target: int) -> bool:
 
 def _best(reach: _Reach, limits: Limits) -> Window | NoWindow:
     """No heavy kernel with enough after it was met: the nearest window that holds all, else the one that holds most."""
-    useful = [w for w in reach.seen if min(w.fits.nominal, w.room) >= limits.smallest_prefetch]
+    useful = [
+        w
+        for w in reach.seen
+        if min(w.fits.nominal, w.room) >= limits.smallest_prefetch
+        # Beside a kernel that takes the bandwidth, what it leaves over is no window, unless it has its own prefetch.
+        and not (w.passed and reach.open_share(w) < limits.enough)
+    ]
     if useful:
         holds_all = [w for w in useful if min(w.fits.nominal, w.room) >= reach.wanted]
         # Passing a kernel that takes the bandwidth must bring something: half as much again.
@@ -146,5 +158,5 @@ def _best(reach: _Reach, limits: Limits) -> Window | NoWindow:
     if not reach.hops:
         return NoWindow("first")
     if not reach.seen:
-        return NoWindow("l2" if reach.full else "link_only", best, passed, link)
-    return NoWindow("l2" if reach.full else "bandwidth" if passed else "too_short", best, passed, link)
+        return NoWindow("l2" if reach.pushed else "link_only", best, passed, link)
+    return NoWindow("l2" if reach.pushed else "bandwidth" if passed else "too_short", best, passed, link)

@@ -14,11 +14,11 @@ REASONS: dict[str, dict[str, str]] = {
         "zh": "字节数 / 带宽大于 FLOPs / 算力峰值，但离 HBM 峰值尚远：用核少、带宽被共享或 tiling 不佳",
     },
     "above_peak": {
-        "en": "more than the HBM peak: the bytes came from L2, or not all experts had tokens",
-        "zh": "超过 HBM 峰值：数据来自 L2，或并非所有专家都有 token",
+        "en": "more than the HBM peak: the bytes came from L2, or not all were read (experts without tokens)",
+        "zh": "超过 HBM 峰值：数据来自 L2，或并未全部读取（如没有 token 的专家）",
     },
     "load_pipe": {"en": "the load pipe is busiest, at little bandwidth", "zh": "搬运流水最忙，但带宽不高"},
-    "pipe_only": {"en": "by the busiest pipe; shapes give no bytes", "zh": "仅按最忙的流水判断；shape 无法给出字节数"},
+    "pipe_only": {"en": "by the busiest pipe; shapes do not decide", "zh": "仅按最忙的流水判断；shape 不足以判断"},
     "balanced": {
         "en": "load pipe and Cube are both busy, and shapes do not decide",
         "zh": "搬运流水与 Cube 都忙，而 shape 不足以判断",
@@ -34,7 +34,7 @@ REASONS: dict[str, dict[str, str]] = {
 SHORT: dict[str, str] = {
     "bytes": "",
     "far_from_peak": "far from the peak",
-    "above_peak": "from L2, or fewer experts",
+    "above_peak": "from L2, or not all read",
     "load_pipe": "by the load pipe",
     "pipe_only": "by the load pipe, no bytes",
 }
@@ -75,6 +75,10 @@ def no_window_words(window: NoWindow, passed: Sequence[str], wanted: float) -> d
         "shared": {
             "en": "copies of other targets take its window: prefetch it instead of one of them, or not at all",
             "zh": "其窗口已被其他目标的拷贝占用：只能与其中之一二选一，或放弃",
+        },
+        "small": {
+            "en": f"{want} are wanted, and so little is read faster than a prefetch is issued",
+            "zh": f"所需大小只有 {want}，直接读取比下发一次 prefetch 更快",
         },
         "minor": {
             "en": "larger targets come first, and no more are planned together",

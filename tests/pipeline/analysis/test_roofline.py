@@ -99,6 +99,26 @@ def test_without_bytes_two_busy_pipes_prove_nothing(machine: Machine) -> None:
     assert row(machine, wrong | {"mte2_ratio": 0.96, "mac_ratio": 0.1})["reason"] == "pipe_only"
 
 
+def test_a_vector_kernel_whose_cube_columns_are_zero_has_no_busy_cube(machine: Machine) -> None:
+    """Real files have 0 in the columns of the core that a kernel does not use."""
+    zeros = dict.fromkeys(("aicore_us", "mac_ratio", "mte1_ratio", "mte2_ratio", "scalar_ratio", "fixpipe_ratio"), 0.0)
+    found = row(machine, vector("TransData", 1 << 20, 23.0, aiv_us=22.0, aiv_mte2_ratio=0.8) | zeros)
+    assert (found["class"], found["reason"], found["busiest"]) == ("memory", "load_pipe", "aiv_mte2")
+
+
+def test_ratios_without_prefix_are_shares_of_the_only_core_s_time(machine: Machine) -> None:
+    """310P: one time for all pipes; 2 % of the Cube is less than 90 % of the vector unit."""
+    only = {"aicore_us": 22.0, "mac_ratio": 0.02, "mte2_ratio": 0.3, "scalar_ratio": 0.1, "vec_ratio": 0.9}
+    kernel = vector("Gelu", 1 << 16, 23.0) | only | {"aiv_us": None, "aiv_mte2_ratio": None}
+    assert (row(machine, kernel)["busiest"], row(machine, kernel)["class"]) == ("vec", "vector")
+
+
+def test_ratios_without_a_load_pipe_neither_confirm_nor_deny(machine: Machine) -> None:
+    """ArithmeticUtilization: the Cube is the busiest of what was measured, which says nothing."""
+    found = row(machine, matmul(8, 7168, 4096, 45.0, mte2_ratio=None, mac_ratio=0.2))
+    assert (found["class"], found["busiest"], found["agrees"]) == ("memory", None, None)
+
+
 def test_shapes_without_ratios_are_enough_for_a_matmul_and_not_for_a_long_vector_kernel(machine: Machine) -> None:
     bare = {"aicore_us": None, "mac_ratio": None, "mte2_ratio": None}
     found = row(machine, matmul(8, 7168, 4096, 45.0) | bare)
@@ -119,6 +139,14 @@ def test_contradicting_shapes_are_told_with_their_line(machine: Machine) -> None
     kernels = in_order([matmul(8, 4096, 4096, 30.0), matmul(8, 4096, 4096, 30.0, input_shapes="8,4097;4096,4096")])
     problems = [p for p in analyse(profile(kernels), machine).problems if p.code == "inconsistent-shapes"]
     assert len(problems) == 1 and problems[0].line == 3 and "8x4097" in problems[0].message
+
+
+def test_all_lines_of_equal_contradictions_are_named_up_to_five(machine: Machine) -> None:
+    wrong = matmul(8, 4096, 4096, 30.0, input_shapes="8,4097;4096,4096")
+    (problem,) = [
+        p for p in analyse(profile(in_order([wrong] * 7)), machine).problems if p.code == "inconsistent-shapes"
+    ]
+    assert problem.line == 2 and "7 kernels" in problem.message and "(lines 2, 3, 4, 5, 6, ...)" in problem.message
 
 
 def test_every_row_gets_its_class_in_the_order_of_the_file(machine: Machine) -> None:

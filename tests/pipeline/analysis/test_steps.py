@@ -157,3 +157,33 @@ def test_prefill_between_decode_steps_is_found_without_step_ids(machine: Machine
         at = max(k["start_us"] + k["duration_us"] for k in kernels) + 30.0
     result = analyse(profile(kernels), machine)
     assert [(p.name, p.rows, p.steps) for p in result.phases] == [("decode", 8, 6), ("prefill", 2048, 1)]
+
+
+def test_prefill_steps_of_another_length_between_decode_steps(machine: Machine) -> None:
+    """Their kernels are others: the distance between two starts of a step is not regular."""
+    prefill = in_order(
+        [vector("GatherV2", 2048 * 4096, 20.0)]
+        + [k for _ in range(4) for k in layer(2048)[1:]]
+        + [vector("RmsNorm", 8 * 4096, 2.6), matmul(8, 4096, 32000, 190.0)]
+    )
+    at, kernels = 0.0, []
+    for one in (step(), step(), prefill, step(), step(), step(), prefill, step()):
+        kernels += [k | {"start_us": k["start_us"] + at} for k in one]
+        at = max(k["start_us"] + k["duration_us"] for k in kernels) + 30.0
+    result = analyse(profile(kernels), machine)
+    assert [(p.name, p.steps, p.dropped) for p in result.phases] == [("decode", 5, 1), ("prefill", 1, 1)]
+    (one_step,) = [p for p in result.problems if p.code == "one-step"]
+    assert one_step.message.startswith("prefill: one step is left after the first: times are single")
+
+
+def test_one_step_with_a_step_id_is_a_step_that_was_found(machine: Machine) -> None:
+    result = analyse(profile([k | {"step": 19} for k in step()]), machine)
+    assert result.phases[0].found_by == "step_id"
+    assert result.problems[0].message.startswith("decode: there is one step: nothing was left out as warm-up")
+
+
+@pytest.mark.parametrize("kernel", [matmul(8, 4096, 4096, 25.0), vector("Add", 8, 1.0), vector("Add", 8, 0.0)])
+def test_a_single_kernel_and_many_of_one_kind(machine: Machine, kernel: dict[str, Any]) -> None:
+    for count in (1, 5000):
+        result = analyse(profile(in_order([kernel] * count)), machine)
+        assert sum(p.kernels * (p.steps + p.dropped) for p in result.phases) + result.outside == count

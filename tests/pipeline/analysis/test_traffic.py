@@ -83,6 +83,38 @@ def test_int4_packed_into_int32_is_found_by_the_output() -> None:
     assert found.weight_bytes == 4096 * 512 * 4 and found.compute == "bf16"
 
 
+def test_int4_in_int32_whose_shape_counts_values_is_no_weight_of_32_bits() -> None:
+    found = of("WeightQuantBatchMatmulV2", "8,4096;4096,4096", "BF16;INT32", "8,4096")
+    assert found.weight_bytes == 4096 * 4096 / 2 and found.flops == 2 * 8 * 4096 * 4096
+
+
+def test_int4_counts_half_a_byte() -> None:
+    found = of("QuantBatchMatmulV3", "8,4096;4096,4096;4096", "INT8;INT4;FLOAT", "8,4096")
+    assert found.weight_bytes == 4096 * 4096 / 2 and found.compute == "int8"
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("DT_FLOAT8_E4M3FN", 8), ("DT_FLOAT4_E2M1", 4)])
+def test_mx_formats_have_a_scale_for_each_32_values_beside_the_weight(dtype: str, bits: int) -> None:
+    types = f"{dtype};{dtype};DT_FLOAT8_E8M0;DT_UNDEFINED;DT_FLOAT8_E8M0"
+    shapes, formats = "8,4096;2048,4096;2048,64,2;;8,64,2", "ND;ND;ND;NULL;ND"
+    found = of("QuantBatchMatmulV4", shapes, types, "8,2048", formats)
+    assert found.weight_bytes == 2048 * 4096 * bits / 8 and found.compute == "int8"
+    assert found.other_bytes == 8 * 4096 * bits / 8 + 2048 * 128 + 8 * 128 + 8 * 2048 * 2
+
+
+def test_a_transposed_activation_has_the_same_rows_and_flops() -> None:
+    plain = of("MatMulV2", "8,4096;4096,2048", "BF16;BF16", "8,2048")
+    assert of("MatMulV2", "4096,8;4096,2048", "BF16;BF16", "8,2048") == plain and plain.rows == 8
+
+
+def test_experts_as_a_list_of_weights_are_all_counted() -> None:
+    shapes = "64,7168;" + ";".join(["7168,4096"] * 8) + ";;8"
+    types = ";".join(["BF16"] * 9) + ";UNDEFINED;INT64"
+    found = of("GroupedMatmul", shapes, types, "64,4096", ";".join(["ND"] * 9) + ";NULL;ND")
+    stack = of("GroupedMatmul", "64,7168;8,7168,4096;;8", "BF16;BF16;UNDEFINED;INT64", "64,4096", "ND;ND;NULL;ND")
+    assert found == stack and found.experts == 8 and found.weight_bytes == 8 * 7168 * 4096 * 2
+
+
 def test_shapes_that_contradict_each_other_give_no_bytes() -> None:
     found = of("MatMulV2", "81920,4096;8192,512", "BF16;BF16", "4096,512")
     assert found.inconsistent and not found.known and found.flops is None

@@ -158,6 +158,63 @@ def test_what_is_read_from_l2_already_needs_no_prefetch(machine: Machine) -> Non
     assert why_not(phase, "gate_up") == "resident"
 
 
+def test_nothing_but_memory_bound_kernels_leaves_no_window(machine: Machine) -> None:
+    """Each leaves a sixth of the bandwidth: that is no window, do not insert a prefetch for the sake of a change."""
+    phase = analysed(machine, *(matmul(8, 4096, 4096, 25.0) for _ in range(12)))
+    assert not phase.candidates and {r.code for r in phase.refused} == {"bandwidth"}
+
+
+def test_a_router_too_small_for_a_prefetch_says_so(machine: Machine) -> None:
+    router = matmul(8, 2048, 256, 2.5, name="router")  # 1 MiB
+    assert why_not(analysed(machine, o_proj(), norm(), router), "router") == "small"
+    phase = analysed(machine, o_proj(), norm(), gate_up(), coefficient="0.001")
+    assert {r.code for r in phase.refused} == {"small"} and "32.77 KiB" in phase.refused[0].reason["en"]
+
+
+def test_of_a_weight_larger_than_l2_a_part_is_a_candidate(machine: Machine) -> None:
+    stack = matmul(
+        64, 7168, 4096, 660.0, op_type="GroupedMatmul", name="experts", input_shapes="64,7168;16,7168,4096"
+    )  # 896 MiB
+    experts = found(analysed(machine, o_proj(), norm(80.0), stack), "experts")
+    assert experts.limited_by == "window" and 0 < experts.fits.value - experts.max_size < 1 << 16
+
+
+def test_keys_that_grow_from_step_to_step_are_no_weight(machine: Machine) -> None:
+    """Attention of batched MatMuls: the second operand is an activation, which is not there before."""
+    kernels: list[dict[str, Any]] = []
+    at = 0.0
+    for number in range(4):
+        n = 900 + number
+        scores = matmul(8, 1, 1, 45.0, name="scores", op_type="BatchMatMulV2")
+        scores |= {"input_shapes": f"8,32,1,128;8,32,128,{n}", "output_shapes": f"8,32,1,{n}"}
+        one = in_order([o_proj(), norm(), scores, norm(), gate_up()], start=at)
+        kernels += [k | {"step": number} for k in one]
+        at = one[-1]["start_us"] + 60.0
+    (phase,) = analyse(profile(kernels), machine).phases
+    assert phase.steps == 3 and not phase.different  # the steps are alike although a shape grows
+    assert [c.target.name for c in phase.candidates] == ["gate_up"]
+    assert "scores" not in [r.target.name for r in phase.refused]
+
+
+def test_rows_of_experts_that_differ_from_layer_to_layer_hide_no_layer(machine: Machine) -> None:
+    layers = []
+    for rows in (40, 71, 55, 90, 62):
+        stack = matmul(rows, 2048, 4096, 95.0, op_type="GroupedMatmul", name="experts")
+        layers += [o_proj(), norm(20.0), stack | {"input_shapes": f"{rows},2048;8,2048,4096"}, norm(12.0)]
+    phase = analysed(machine, vector("GatherV2", 4096, 2.0), *layers, vector("ArgMax", 4096, 9.0))
+    assert phase.layers == (("2", 5, 4),) and found(phase, "experts").calls == 5
+
+
+def test_a_device_too_slow_for_what_was_measured_is_told() -> None:
+    targets = [o_proj(), norm(), gate_up(), norm(), down(), norm(), gate_up()]
+    one = [vector("GatherV2", 4096, 2.0), *targets, vector("ArgMax", 4096, 9.0)]
+    fast = [k | {"duration_us": k["duration_us"] / 2} for k in one]
+    a2, slow = load_machine("atlas_a2"), profile(in_order(one))
+    assert "above-peak" not in [p.code for p in analyse(slow, a2).problems]
+    (told,) = [p for p in analyse(profile(in_order(fast)), a2).problems if p.code == "above-peak"]
+    assert "4 of 4" in told.message and told.key == "hardware"
+
+
 def test_two_targets_of_one_window_share_it(machine: Machine) -> None:
     second = matmul(8, 2048, 8192, 24.0, stream="7", start_us=33.4, name="second")
     phase = analysed(machine, o_proj(), norm(20.0), gate_up(), second, coefficient="1.0")
