@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_POLL = 0.02  # seconds
+_POLL = 0.05  # seconds
 _PROGRESS = 0.005  # share of the wall time that a process gets as CPU time unless it hangs, on the busiest host
 _WALL = 10  # most wall time, in limits of CPU time
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01

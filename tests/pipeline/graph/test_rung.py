@@ -14,37 +14,18 @@ from types import SimpleNamespace
 import pytest
 
 from models.workload import Workload
-from pipeline.compose import compose_grid
-from pipeline.experiment import build_experiment, prepare
 from pipeline.graph import rung
-from pipeline.graph.folder import BrokenFrontEndError, NoFrontEndError, find_front_end
 from pipeline.graph.rung import ASSUMED, Limits, check_graph
 from pipeline.graph.supervise import Ended
-from pipeline.overrides import read_overrides
 from pipeline.scopes import ScopeResolution
 from tests.pipeline.graph.fake_front_end import make_front_end
+from tests.pipeline.graph.lowered import GE, LONGCAT, NPUGRAPH_EX, QWEN3, lowered, prepared, real
 from tests.pipeline.graph.toy_graphs import PLAN, ge_graph
-
-try:
-    find_front_end()
-    MISSING = ""
-except (NoFrontEndError, BrokenFrontEndError) as error:
-    MISSING = str(error)
-real = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
-
-def prepared(recipe, *overrides):
-    (point,) = compose_grid(read_overrides([f"recipe={recipe}", *overrides])[0], False)
-    return prepare(build_experiment(point.config, point.sources()))
-
-
-LONGCAT = ("longcat_flash/decode_full", "deployment=longcat_a3_ep32", "model.config.num_layers=2")
-NPUGRAPH_EX = ("runtime=npugraph_ex", "recipe.superkernel.allow=[npugraph_ex]")
 
 
 @pytest.fixture(scope="module")
 def longcat():
-    return prepared(*LONGCAT, "runtime=ge_graph")
+    return prepared(*LONGCAT, *GE)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +48,8 @@ def npugraph_ex():
 
 
 @real
-def test_two_layers_of_longcat_at_full_size_pass(longcat, source):
-    check = check_graph(longcat, source)
+def test_two_layers_of_longcat_at_full_size_pass():
+    check = lowered(*LONGCAT, *GE)
     assert (check.rung.status, check.planned, check.found) == ("passed", 19, 19), check.rung.detail
     assert ASSUMED in check.rung.detail
     assert check.rung.zh
@@ -96,6 +77,8 @@ EXPECTED = {
     ("order", "target down_0"),
     ("scope-open", "scope attention_0"),
     ("scope-open", "scope attention_1"),
+    ("scope-kernels", "scope main_0"),
+    ("scope-kernels", "scope main_1"),
 }
 
 
@@ -115,7 +98,7 @@ def mutated(source):
     """The source with a mutation of each kind, of one target or scope each.
 
     A prefetch is removed, one has another size, one waits for a weight, one reads a copy, one comes after its target;
-    and a scope is closed before its last module is called.
+    a scope is closed before its last module is called, and in another one the host reads a value.
     """
     lines = source.splitlines()
 
@@ -139,14 +122,17 @@ def mutated(source):
     last = at("residual = self.post_attention_layernorm[0](")
     assert lines[last].startswith(" " * 12)
     lines[last] = lines[last][4:]  # behind the with statement
+    lines.insert(
+        at("hidden_states = self.mlps[0](") + 1, " " * 12 + "hidden_states = hidden_states * float(hidden_states[0, 0])"
+    )
     return "\n".join(lines) + "\n"
 
 
 @real
 def test_the_wrapped_model_makes_the_planned_graph():
-    qwen = prepared("qwen3/decode_prefetch", "runtime=ge_graph", "model.config.num_hidden_layers=2")
-    check = check_graph(qwen, None)
-    assert (check.rung.status, check.found) == ("passed", len(qwen.resolution.plan.prefetch)), check.rung.detail
+    check = lowered(*QWEN3, *GE, wrap=True)
+    planned = len(prepared(*QWEN3, *GE).resolution.plan.prefetch)
+    assert (check.rung.status, check.found) == ("passed", planned), check.rung.detail
 
 
 @real
@@ -161,9 +147,8 @@ def test_a_refusal_of_the_front_end_names_the_recipes_key(longcat, source):
 
 
 @real
-def test_npugraph_ex_lowers_to_an_fx_graph_with_streams_and_events(npugraph_ex):
-    model, source = npugraph_ex
-    check = check_graph(model, source)
+def test_npugraph_ex_lowers_to_an_fx_graph_with_streams_and_events():
+    check = lowered(*LONGCAT, *NPUGRAPH_EX)
     assert (check.rung.status, check.found) == ("passed", 19), check.rung.detail
     assert check.graph.kind == "fx"
     (stream,) = {node.attrs["stream"] for node in check.graph.prefetches}

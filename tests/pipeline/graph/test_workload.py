@@ -12,17 +12,18 @@ from models.workload import Kernel, WeightRead, Workload
 from pipeline.graph.graph import INPUTS, Graph, Node
 from pipeline.graph.kernels import kernels_of
 from pipeline.graph.operators import OTHER_NAMES, field_name
-from pipeline.graph.rung import check_graph
-from tests.pipeline.graph.test_rung import prepared, real
+from tests.pipeline.graph.lowered import GE, LONGCAT, NPUGRAPH_EX, QWEN3, lowered, prepared, real
 
 # Kernels that need not wait for what a trace says, but wait for it through others. MoeDistributeCombineV2 takes the
 # hidden states themselves only where zero experts return them.
 WAITS_LESS = {"MoeDistributeCombine"}
 
 
-NPUGRAPH_EX = "runtime=npugraph_ex"
 ONLY = "[router,gate_up_0,down_0]"  # a single layer has no next one to prefetch for
-DEEPSEEK = ("model.config.num_hidden_layers=3", "model.config.first_k_dense_replace=1")
+DEEPSEEK = (
+    *("deepseek_v3/decode_full", "deployment=deepseek_a3_ep16"),
+    *("model.config.num_hidden_layers=3", "model.config.first_k_dense_replace=1"),
+)
 
 
 @dataclass(frozen=True)
@@ -105,37 +106,30 @@ def as_npugraph_ex_names(lowered: list[Launch], traced: list[Launch]) -> list[La
     return [replace(each, stream=labels[each.stream], cores=cores[i]) for i, each in enumerate(lowered)]
 
 
+MOE = ("qwen3_moe/decode_full", "deployment=qwen3_moe_a3_ep16", "model.config.num_hidden_layers=2")
+UNSHARDED = ("longcat_flash/decode_full", "deployment=unsharded", "model.config.num_layers=1")
+
+
 @real
 @pytest.mark.parametrize(
-    "overrides",
+    "words",
     [
-        ("longcat_flash/decode_full", "deployment=longcat_a3_ep32", "model.config.num_layers=2"),
-        ("longcat_flash/decode_full", "deployment=longcat_a3_ep32", "model.config.num_layers=2", NPUGRAPH_EX),
-        (
-            "longcat_flash/decode_full",
-            "deployment=unsharded",
-            "model.config.num_layers=1",
-            f"recipe.prefetch.only={ONLY}",
-        ),
-        ("qwen3/decode_prefetch", "model.config.num_hidden_layers=2"),
-        ("qwen3_moe/decode_full", "deployment=qwen3_moe_a3_ep16", "model.config.num_hidden_layers=2"),
-        ("qwen3_moe/decode_full", "deployment=qwen3_moe_a3_ep16", "model.config.num_hidden_layers=2", NPUGRAPH_EX),
-        (*("deepseek_v3/decode_full", "deployment=deepseek_a3_ep16"), *DEEPSEEK),
+        (*LONGCAT, *GE),
+        (*LONGCAT, *NPUGRAPH_EX),
+        (*UNSHARDED, f"recipe.prefetch.only={ONLY}", *GE),
+        (*QWEN3, *GE),
+        (*MOE, *GE),
+        (*MOE, *NPUGRAPH_EX),
+        (*DEEPSEEK, *GE),
         # A cut embedding is computed in place in npugraph_ex: other names of the same tensors.
-        (
-            *("deepseek_v3/decode_full", "deployment=deepseek_a3_ep16", "deployment.embed_tp_size=1"),
-            *DEEPSEEK,
-            NPUGRAPH_EX,
-        ),
+        (*DEEPSEEK, "deployment.embed_tp_size=1", *NPUGRAPH_EX),
     ],
-    ids=lambda overrides: "-".join([overrides[0].split("/")[0], *("fx" for o in overrides if o == NPUGRAPH_EX)]),
+    ids=lambda words: words[0].split("/")[0] + ("-fx" if NPUGRAPH_EX[0] in words else ""),
 )
-def test_the_traced_step_is_the_step_that_the_compiler_sees(overrides):
+def test_the_traced_step_is_the_step_that_the_compiler_sees(words):
     """Kernel by kernel; and a graph holds as many prefetches, scopes and kernels in scopes as `validate` counts."""
-    allow = ("recipe.superkernel.allow=[npugraph_ex]",) if overrides[0].endswith("full") else ()
-    model = prepared(*overrides, *allow, *(() if NPUGRAPH_EX in overrides else ("runtime=ge_graph",)))
-    assert model.realisation is not None and model.realisation.source is not None
-    check = check_graph(model, model.realisation.source.after)
+    model = prepared(*words)
+    check = lowered(*words, wrap=words[0] == QWEN3[0])  # the wrapped model launches the same
     assert check.rung.status == "passed", check.rung.detail
     assert check.graph is not None
     assert differences(model.workload, check.graph) == []
