@@ -120,7 +120,7 @@ def place(step: Step, workload: Workload, operators: OperatorTable) -> Mapping:
         placed,
         tuple(i for i in range(len(step)) if i not in found),
         tuple(k.index for k in kernels if k.index not in indices),
-        sum(left.low[at] > 0 and right.low[k] > 0 for at, (k, _) in found.items()),
+        sum(bool(left.low[at] > 0 and right.low[k] > 0) for at, (k, _) in found.items()),
         int(min((left.low > 0).sum(), (right.low > 0).sum())),
     )
 

@@ -65,6 +65,50 @@ def test_every_candidate_is_forecast_at_every_size_and_gains_are_modelled(run: R
     assert forecast["replay"]["mapping"]["missing"] == []
 
 
+def test_what_analyze_forecasts_is_what_a_replay_of_the_recipe_gives(run: Run, profile: Path) -> None:
+    """To the digit, with equal draws: alone at a size, and the chosen targets together."""
+    _, data, _ = run("analyze", f"profile={profile}", *MODEL, "output=found")
+    forecast = data["forecast"]
+    words = ("--config-dir", "found/conf", "recipe=qwen3/from_profile", SMALL, "hardware=atlas_a3", "backend=replay")
+    words = (*words, f"profile={profile}", "backend.draws=64", "verify.graph=false", "verify.numerics=false")
+    alone = next(t for t in forecast["alone"] if t["gain"]["value"] > 0 and 0.7 in t["targets"].values())
+    ((name, share),) = alone["targets"].items()
+    one = (f"recipe.prefetch.only=[{name}]", f"recipe.prefetch.targets.{name}.coefficient={share}")
+    tried = [(alone["gain"], one), (forecast["together"][-1]["gain"], ())]
+    for expected, more in tried:
+        code, trial, _ = run("run", *words, *more)
+        assert code == 0
+        gain = trial["metrics"]["delta"]["step"]
+        for end in ("value", "low", "high"):
+            assert gain[end] == pytest.approx(expected[end], abs=1e-9), end
+
+
+def test_all_of_the_recipe_validates_without_its_choice(run: Run, profile: Path) -> None:
+    _, data, _ = run("analyze", f"profile={profile}", *MODEL, "output=found")
+    words = ("--config-dir", "found/conf", "recipe=qwen3/from_profile", SMALL, "recipe.prefetch.only=null")
+    code, checked, _ = run("validate", *words)
+    assert code == 0, checked["problems"]
+    assert len(checked["matches"]) == len(data["forecast"]["recipe"]["targets"])
+
+
+def test_a_later_dependency_is_tried_at_the_best_size_of_the_first(run: Run, profile: Path) -> None:
+    _, data, _ = run("analyze", f"profile={profile}", "hardware=atlas_a3")
+    forecast, found = data["forecast"], data["phases"][0]["candidates"]
+    later = {c["target"]["label"] for c in found if c["nearest"]["row"] != c["dependency"]["row"]}
+    assert {name for t in forecast["moved"] for name in t["targets"]} == {f"{name} later" for name in later}
+    for trial in forecast["moved"]:
+        ((name, share),) = trial["targets"].items()
+        sizes = [t for t in forecast["alone"] if name.removesuffix(" later") in t["targets"]]
+        assert share in max(sizes, key=lambda t: t["gain"]["value"])["targets"].values()
+
+
+def test_another_batch_than_the_profiled_one_is_told(run: Run, profile: Path) -> None:
+    code, data, _ = run("analyze", f"profile={profile}", *MODEL, "deployment.batch_size=64")
+    assert code == 0
+    problem = next(p for p in data["problems"] if p["code"] == "another-batch")
+    assert "0.0625 times the rows" in problem["message"]
+
+
 def test_without_a_model_candidates_are_forecast_by_their_place_in_the_step(run: Run, profile: Path) -> None:
     _, data, _ = run("analyze", f"profile={profile}", "hardware=atlas_a3")
     assert data["forecast"]["recipe"] is None
@@ -86,6 +130,7 @@ def test_the_report_has_the_forecast_in_both_languages(run: Run, profile: Path, 
         (("model=qwen3",), "no-deployment"),
         (("deployment=unsharded",), "needs-model"),
         (("model=longcat_flash", "deployment=longcat_a3_ep128"), "profile-of-another-model"),
+        (("model=qwen3", SMALL, "deployment=unsharded", "deployment.quant=w8a8"), "profile-of-another-model"),
         (("model=qwen3", "deployment=unsharded", "model.config.hidden_size=-1"), "bad-value"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.mapping.align import NEVER, Sequence, align
+from pipeline.mapping.align import NEVER, Sequence, align, best_score
 
 NORM, MATMUL, ATTENTION, OTHER = range(4)
 LAYER = [(NORM, 0), (MATMUL, 100), (ATTENTION, 0), (MATMUL, 60), (NORM, 0), (MATMUL, 200), (MATMUL, 90)]
@@ -71,3 +71,15 @@ def test_insertions_never_move_what_is_there(layers: int, places: list[int], rng
     found = align(sequence(profile), sequence(model), BASE)
     assert [truth[i] for i in found.left] == found.right.tolist() == list(range(len(model)))
     assert sorted(found.left.tolist()) == found.left.tolist()
+
+
+def test_the_score_alone_is_that_of_the_alignment() -> None:
+    rng = np.random.default_rng(5)
+    base = np.where(np.eye(4, dtype=bool), 3.0, NEVER)
+    for _ in range(20):
+        sides = []
+        for _ in range(2):
+            family = rng.integers(0, 4, rng.integers(0, 9))
+            sizes = rng.choice([0.0, 8.0, 16.0], len(family))
+            sides.append(Sequence(family, sizes, sizes))
+        assert best_score(*sides, base) == align(*sides, base).score

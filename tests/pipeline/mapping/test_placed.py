@@ -83,3 +83,37 @@ def test_of_fewer_layers_than_the_model_has_it_cannot_be_told_which_they_are() -
 def test_a_profile_of_another_model_places_little(factor: float) -> None:
     other = [("Conv2D", 7, 0), ("BiasAdd", 7, 0), ("Relu", 7, 0), ("MatMulV3", 7, int(5 * factor * MIB))] * 10
     assert mapped(other, workload()).poor
+
+
+def test_a_profile_of_another_quantisation_is_told_by_its_weights_though_most_kernels_fit() -> None:
+    other = [(kind, stream, size // 2) for kind, stream, size in rows()]
+    found = mapped(other, workload())
+    assert len(found.placed) > 33 / 2
+    assert (found.weights, found.weighty) == (3, 18)  # 9 MiB are half of 18
+    assert found.poor
+
+
+def test_a_kernel_that_ran_before_what_it_reads_was_there_is_not_sure() -> None:
+    kernels = (
+        Kernel(0, "AddRmsNorm", "norm", "vector", "main"),
+        Kernel(1, "MatMul", "up", "cube", "main", weights=(WeightRead("up.weight", 8 * MIB),), inputs=(0,)),
+        Kernel(2, "DynamicQuant", "quant", "vector", "moe", inputs=(1,)),
+    )
+    profile: list[Row] = [("AddRmsNorm", 7, 0), ("MatMulV3", 7, 8 * MIB), ("DynamicQuant", 9, 0)]
+    operators = operator_table()
+    late = make_step(profile, us=5.0, starts=[0.0, 5.0, 10.0])
+    assert {p.sure for p in place(late, Workload(kernels), operators).placed} == {"sure"}
+    early = make_step(profile, us=5.0, starts=[0.0, 5.0, 7.0])
+    assert [p.sure for p in place(early, Workload(kernels), operators).placed] == ["sure", "ambiguous", "ambiguous"]
+
+
+def test_what_is_left_over_is_not_paired_across_layers() -> None:
+    """An operator that the model has in its last layer only and the profile on a stream of its own in the first."""
+    model = workload()
+    last = Kernel(33, "Softmax", "head", "vector", "main")
+    whole = Workload((*model.kernels, last), layers=3)
+    profile = rows()
+    profile.insert(3, ("Softmax", 12, 0))
+    found = mapped(profile, whole)
+    assert found.unplaced == (3,)
+    assert found.missing == (33,)

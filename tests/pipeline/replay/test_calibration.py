@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from pipeline.config_files import CONF
 from pipeline.mapping.step import Step
-from pipeline.replay.calibration import calibrate
+from pipeline.replay.calibration import calibrate, theil_sen
 from pipeline.simulator.machine import Machine
 from tests.pipeline.mapping.steps import make_step
 
@@ -72,3 +72,12 @@ def test_what_a_baseline_does_not_show_keeps_its_band(machine: Machine) -> None:
     rest = {n: u for n, u in changed.unknowns.items() if n not in ("gap", "hbm_share")}
     assert rest == {n: u for n, u in machine.unknowns.items() if n not in ("gap", "hbm_share")}
     assert replace(changed, unknowns=machine.unknowns).fixed == machine.fixed
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.floats(1.0, 100.0), min_size=3, max_size=12), st.floats(0.55, 0.95))
+def test_the_slope_is_that_of_scipy(values: list[float], confidence: float) -> None:
+    from scipy.stats import theilslopes
+
+    y, x = np.round(np.array(values)), np.arange(len(values)) ** 1.3
+    assert theil_sen(y, x, confidence) == pytest.approx(tuple(theilslopes(y, x, confidence)))

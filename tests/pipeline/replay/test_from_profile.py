@@ -19,7 +19,8 @@ from models.workload import Workload
 from pipeline.analysis.analyse import analyse
 from pipeline.analysis.results import PhaseAnalysis
 from pipeline.config_files import CONF
-from pipeline.mapping.emit import Header
+from pipeline.mapping.emit import Header, write_recipe
+from pipeline.mapping.scopes import NamedScope
 from pipeline.profile.reader import read_profiles
 from pipeline.recipe import parse_recipe
 from pipeline.replay.findings import Findings, model_findings, profile_findings
@@ -118,6 +119,42 @@ def test_every_target_of_the_recipe_carries_its_evidence(case: Case) -> None:
         above = recipe.text.partition(f"\n    {target.name}:\n")[0].splitlines()[-5:]
         assert all(line.lstrip().startswith("#") for line in above[-2:])
         assert any("placed in" in line for line in above)
+
+
+def test_scopes_stand_in_the_recipe_switched_off_and_resolve_when_they_are_switched_on(case: Case) -> None:
+    chain = case.phase.chains[0]
+    scopes = [
+        NamedScope("moe", "layers.{i}.mlp", "layers.{i}.mlp", chain, 6, 28),
+        NamedScope("lost", "layers.{i}.nothing", "layers.{i}.mlp", chain, 6, 28),
+    ]
+    header = Header("longcat_flash/from_profile", "longcat_flash", "longcat_a3_ep128", "atlas_a3", "ge_graph")
+    written = write_recipe(header, [], case.loaded, case.workload, case.machine, scopes=scopes)
+    assert [s.name for s in written.scopes] == ["moe"]
+    assert "layers.{i}.nothing to layers.{i}.mlp): has no scope" in " ".join(written.text.replace("#", " ").split())
+    data = YAML(typ="safe").load(written.text)
+    assert data["superkernel"]["enabled"] is False
+    assert data["superkernel"] == written.data["superkernel"]
+    data["superkernel"]["enabled"] = True
+    parsed, problems = parse_recipe(data)
+    resolution = resolve(parsed, case.loaded, case.workload, case.machine, exe_mode="ge_graph")
+    assert [p for p in (*problems, *resolution.problems) if p.severity == "error"] == []
+    assert len(resolution.plan.scopes) == 28
+
+
+def test_chains_of_a_module_that_runs_twice_per_layer_have_no_scope_of_their_own(case: Case) -> None:
+    recipe = case.findings.recipe
+    assert recipe is not None
+    assert any(c.worth for c in case.phase.chains)
+    assert recipe.scopes == ()
+    assert "has no scope" in recipe.text
+
+
+def test_kernels_without_bytes_draw_what_their_load_pipe_shows(case: Case) -> None:
+    step = case.measured.step
+    attention = [at for at, kind in enumerate(step.kinds) if kind.name == "attention"]
+    assert attention
+    assert all(step.other_bytes[at] > 0 for at in attention)
+    assert all(step.other_bytes[at] <= 1.1 * step.duration_us[at] * case.machine.hbm_peak for at in attention)
 
 
 def test_the_replayed_baseline_is_the_measured_step(case: Case) -> None:

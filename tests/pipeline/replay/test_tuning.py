@@ -64,3 +64,14 @@ def test_a_target_is_added_only_if_the_step_gets_faster(baseline: Baseline) -> N
 def test_where_nothing_pays_nothing_is_chosen(baseline: Baseline) -> None:
     found = tune(baseline, [candidate("too late", 1, 1)], draws=16)
     assert found.best is None
+
+
+def test_a_further_position_is_tried_after_the_size_and_at_that_size(baseline: Baseline) -> None:
+    """Behind the first MatMul there are 3 us for the second weight; behind nothing there are 90."""
+    found = tune(baseline, [candidate("down", 3, 1), candidate("down early", 3, -1)], draws=16)
+    assert {t.chosen[0][0] for t in found.alone} == {"down"}
+    best = max(found.alone, key=lambda t: (t.gain.value, -t.chosen[0][1]))
+    assert [t.chosen for t in found.moved] == [(("down early", best.chosen[0][1]),)]
+    assert found.moved[0].gain.value > best.gain.value
+    assert found.best is not None
+    assert found.best.chosen == found.moved[0].chosen
