@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         order = {name: place for place, name in enumerate(options.types)}
         rows.sort(key=lambda r: order[r.model_type])
         print(table(rows))
-        print("\n".join(f"{r.model_type}: {reason}" for r in rows for reason in reasons(r)))
+        for reason in (f"{r.model_type}: {text}" for r in rows for text in reasons(r)):
+            print(reason)
     else:
         options.output.write_text(page(rows), encoding="utf-8")
     return int(any(status == FAILED for r in rows for status in r.checks.values()))
