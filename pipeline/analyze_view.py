@@ -10,6 +10,7 @@ from pipeline.analysis.results import Candidate, Hotspot, KernelRef, PhaseAnalys
 from pipeline.analysis.words import LIMITED, SHORT
 from pipeline.figures import written
 from pipeline.findings_view import findings_view, recipe_lines
+from pipeline.fitting import Fitting
 from pipeline.progress import shown
 from pipeline.sizes_text import approximate_size
 
@@ -71,7 +72,7 @@ def phase_line(phase: PhaseAnalysis) -> str:
     return words + (f"; {', '.join(layers)}" if layers else "")
 
 
-def _ranks(result: "AnalyzeResult") -> Table:
+def _ranks(result: "AnalyzeResult") -> Fitting:
     table = Table(title="Ranks, us (measured)", title_justify="left", header_style="bold")
     table.add_column("profile", overflow="fold")
     for heading in ("kernels", "computing", "busy", "span"):
@@ -81,10 +82,10 @@ def _ranks(result: "AnalyzeResult") -> Table:
         cells = [written(v) for v in (rank.computing_us, rank.busy_us, rank.span_us)]
         mark = "analysed" if number == result.chosen else ""
         table.add_row(rank.profile.label, f"{rank.profile.kernels.height:,}", *cells, mark)
-    return table
+    return Fitting(table)
 
 
-def _hotspots(bound: "tuple[Hotspot, ...]", every: int) -> Table:
+def _hotspots(bound: "tuple[Hotspot, ...]", every: int) -> Fitting:
     title = "Memory-bound operators" + (f", {len(bound)} of {every}" if len(bound) < every else "")
     table = Table(title=f"{title} (times measured; bytes from shapes)", title_justify="left", header_style="bold")
     table.add_column("operator, shapes", overflow="fold", min_width=_NARROW)
@@ -102,7 +103,7 @@ def _hotspots(bound: "tuple[Hotspot, ...]", every: int) -> Table:
             _or_dash(spot.tflops, 1),
             ", ".join(filter(None, (ratios, SHORT[spot.reason]))),
         )
-    return table
+    return Fitting(table)
 
 
 def _candidates(phase: PhaseAnalysis) -> list[RenderableType]:
@@ -134,7 +135,7 @@ def _candidates(phase: PhaseAnalysis) -> list[RenderableType]:
                 written(found.saving.value, 1),
                 rule_text(found),
             )
-        blocks.append(table)
+        blocks.append(Fitting(table))
         held = f"together at most {approximate_size(phase.in_flight)} of {approximate_size(phase.l2_budget)} of L2"
         blocks.append(Text(f"{held} (modelled). Try one target first, then larger sizes, then more targets."))
     elif any(h.kind in _TARGETS for h in phase.memory_bound):
@@ -150,7 +151,7 @@ def _candidates(phase: PhaseAnalysis) -> list[RenderableType]:
         for none in phase.refused:
             cells = (str(none.calls), written(none.target_us, 1), approximate_size(none.weight_bytes))
             table.add_row(place(none.target), *cells, none.reason["en"])
-        blocks += [Text(""), table]
+        blocks += [Text(""), Fitting(table)]
     return blocks
 
 
@@ -177,7 +178,7 @@ def _chains(phase: PhaseAnalysis) -> list[RenderableType]:
             f"{written(chain.saving.value)}\n[{written(low)}, {written(high)}]",
             f"{100 * chain.step_share:.2f} %",
         )
-    return [table]
+    return [Fitting(table)]
 
 
 def place(kernel: KernelRef) -> str:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipeline.analysis.operators import operator_table
+from pipeline.analysis.remarks import remark_zh
 from pipeline.analysis.words import LIMITED, REASONS
 from pipeline.analyze_view import bytes_text, place, short_shapes
 from pipeline.figures import written
@@ -60,6 +61,7 @@ def analysis_markdown(result: "AnalyzeResult") -> str:
         reason=lambda code: REASONS[code][language],
         limited=lambda code: LIMITED[code][language],
         band=lambda figure: band_text(figure).replace(" %", ""),
+        remark=remark_zh,
         word=lambda w: _ZH.get(w, w) if language == "zh" else w.replace("_", " "),
     )
     return environment.get_template(f"analysis.{language}.md.j2").render(

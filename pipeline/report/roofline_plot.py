@@ -23,6 +23,13 @@ _NAMES = {
         "y": "实际 TFLOPS",
         "hbm": "HBM 峰值 {0} TB/s",
         "title": "Roofline，{0}：面积 = 步内耗时",
+        "memory": "访存",
+        "compute": "计算",
+        "launch": "启动",
+        "scalar": "标量",
+        "vector": "向量",
+        "unknown": "未知",
+        "training": "训练",
     },
 }
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 60, 720, 420
@@ -43,7 +50,7 @@ def roofline_plot(phase: PhaseAnalysis, machine: "Machine", language: str = "en"
     peaks = {name: nominal[f"peak_{name}"] / 1e6 for name in types}
     chart = Svg(_LEFT + _WIDTH + 150, _TOP + _HEIGHT + 60)
     axes = _Axes(spots, machine.hbm_peak / 1e6, max(peaks.values()))
-    chart.text(_LEFT, 22, words["title"].format(phase.name), 14, bold=True)
+    chart.text(_LEFT, 22, words["title"].format(words.get(phase.name, phase.name)), 14, bold=True)
     axes.draw(chart, words)
     for name, peak in peaks.items():
         knee = peak / (machine.hbm_peak / 1e6)
@@ -66,7 +73,7 @@ def roofline_plot(phase: PhaseAnalysis, machine: "Machine", language: str = "en"
     x = float(_LEFT)
     for name in sorted({s.kernel_class for s in spots}):
         chart.circle(x + 6, _TOP + _HEIGHT + 48, 5, COLOURS.get(name, FAINT))
-        chart.text(x + 16, _TOP + _HEIGHT + 52, name, 11)
+        chart.text(x + 16, _TOP + _HEIGHT + 52, words.get(name, name), 11)
         x += 40 + 8 * len(name)
     return chart.render()
 

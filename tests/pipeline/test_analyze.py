@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.analysis.remarks import REMARKS
 from pipeline.cli import main
 from tests.pipeline.analysis.frames import HEADER, collective, in_order, matmul, steps, vector, write_csv
 
@@ -95,6 +96,41 @@ def test_the_report_in_chinese_has_no_english_sentences(run: Run, decode: Path) 
     assert "### 预取候选" in report
     prose = [line for line in report.splitlines() if not line.startswith("|") and len(line) > 20]
     assert prose and all(re.search(r"[一-鿿]", line) or line.startswith("!") for line in prose)
+
+
+def test_remarks_of_the_chinese_report_are_explained_in_chinese(run: Run, tmp_path: Path) -> None:
+    wrong = matmul(8, 4097, 4096, 30.0, input_shapes="8,4097;4096,4096")
+    file = write_csv(tmp_path / "kernel_details.csv", in_order([*decode_step(), wrong]))
+    assert run(f"profile={file}", "output=zh", "report.language=zh")[0] == 0
+    remarks = (tmp_path / "zh/report.md").read_text(encoding="utf-8").split("## 说明")[1].split("##")[0]
+    assert "shape 相互矛盾" in remarks and "只有一步可用" in remarks
+    assert all(re.match("- [^`]*[一-鿿]", line) for line in remarks.split("\n") if line)
+
+
+def test_every_warning_has_a_meaning_in_chinese() -> None:
+    """Those that stand beside a result; what refuses never comes into a report."""
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("analyze.md", "profiles.md")]
+    told = set(re.findall(r"^\| `([a-z-]+)` \| warning", pages[0].split("## Problems")[1], re.MULTILINE))
+    rows = [
+        row for row in pages[1].split("## Messages")[1].splitlines() if row.startswith("| `") and "refused" not in row
+    ]
+    told |= {code for row in rows for code in re.findall("`([a-z]+(?:-[a-z]+)+)`", row.split("|")[1])}
+    assert len(told) > 15 and told <= set(REMARKS)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_text_loses_nothing_however_narrow_it_is(
+    run: Run, decode: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that does not fit becomes one record per row."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = run(f"profile={decode}", "hardware=atlas_a3")[1].split("replay:")[0]
+    assert max(map(len, text.splitlines())) <= width
+    plain = "".join(re.sub("[^A-Za-z0-9,;/.]", "", text).split())
+    for words in ("QuantBatchMatmulV3", "4096,12288", "farfrom", "communication"):
+        assert words in plain, words
+    assert all(line.rstrip()[-1] in "│┃" for line in text.splitlines() if line[:1] in ("│", "┃"))
+    assert "…" not in text
 
 
 def test_tables_of_both_reports_have_as_many_cells_as_headings(run: Run, decode: Path) -> None:
