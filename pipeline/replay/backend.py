@@ -85,7 +85,7 @@ def read_measured(config: Mapping[str, Any], machine: "Machine", workload: "Work
         options, rank, _, problems = analysis_options(config)
         raise_errors(problems)
     profiles = read_profiles(str(config["profile"]))
-    chosen, _ = choose_profile(profiles, rank)
+    chosen, remarks = choose_profile(profiles, rank)
     profile = profiles.profiles[chosen]
     # The phase is no choice here, and leaving the others out would hide which ones there are.
     analysis = analyse(profile, machine, replace(options, phase=None) if options is not None else None)
@@ -95,4 +95,5 @@ def read_measured(config: Mapping[str, Any], machine: "Machine", workload: "Work
         message = f"there is no decode step in the profile (phases: {names})"
         fix = "Profile decode steps, or set analysis.decode_rows to the most tokens that a decode step has."
         raise RefusedError([Problem("error", "no-decode-step", message, fix, "profile", str(profile.source))])
-    return measure(profile, phase, machine, workload)
+    remarks = [p for p in (*profiles.problems, *remarks, *analysis.problems) if p.severity == "warning"]
+    return replace(measure(profile, phase, machine, workload), remarks=tuple(remarks))

@@ -41,6 +41,7 @@ class Measured:
         shared_us: time that kernels lose to each other, in sum.
         not_run: kernels of the model that the profile does not have.
         rows: tokens of the profile's MatMuls over those of the model's; None if that is not known.
+        remarks: warnings of who read the profile.
     """
 
     step: Step
@@ -55,6 +56,7 @@ class Measured:
     shared_us: float
     not_run: tuple[int, ...]
     rows: float | None = None
+    remarks: tuple[Problem, ...] = ()
 
     @property
     def off(self) -> float:
@@ -74,7 +76,7 @@ class Measured:
 
     def problems(self) -> list[Problem]:
         """What to know before a forecast is believed."""
-        found = []
+        found = list(self.remarks)
         if abs(self.off) > FAR_OFF:
             message = (
                 f"the replayed baseline takes {self.replayed.value:.1f} us, {self.off:+.1f} % of the "

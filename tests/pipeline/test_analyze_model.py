@@ -168,6 +168,15 @@ def test_another_profile_is_another_trial(run: Run, profile: Path, tmp_path: Pat
     assert run(*words, f"profile={copied}")[1]["key"] != key
 
 
+def test_what_is_wrong_with_the_profile_is_told_by_the_trial_too(run: Run, profile: Path, tmp_path: Path) -> None:
+    table = tmp_path / "kernel_details.csv"
+    lines = next(profile.rglob("kernel_details.csv")).read_text().splitlines()
+    table.write_text("\n".join([*lines, "cut,off"]) + "\n")
+    code, data, _ = run(*RECIPE, "backend=replay", f"profile={table}", "verify.numerics=false")
+    assert code == 0
+    assert "ragged-row" in [p["code"] for p in data["problems"]]
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
