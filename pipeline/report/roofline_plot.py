@@ -59,8 +59,8 @@ def roofline_plot(phase: PhaseAnalysis, machine: "Machine", language: str = "en"
     top = max(peaks.values())
     slope = machine.hbm_peak / 1e6
     chart.line(*axes.at(axes.x_low, axes.x_low * slope), *axes.at(top / slope, top), INK, 1.6)
-    label = axes.at(axes.x_low * 1.2, axes.x_low * 1.2 * slope)
-    chart.text(label[0] + 14, label[1] + 10, words["hbm"].format(written(machine.hbm_peak / 1e6, 1)), 11)
+    x, y = axes.at(top / slope, top)  # left of the knee, above the roof: hardly any kernel is there
+    chart.text(x - 16, y - 4, words["hbm"].format(written(machine.hbm_peak / 1e6, 1)), 11, "end")
     most = max((s.time_us for s in spots), default=1.0)
     for spot in sorted(spots, key=lambda s: -s.time_us):
         x, y = axes.at(_intensity(spot), spot.tflops or 0.0)

@@ -193,3 +193,25 @@ def test_the_specification_s_table_is_data() -> None:
     assert {"norm", "rope", "activation", "topk", "dispatch_combine"} <= never
     assert not kinds["communication"].dependency and kinds["communication"].flagged
     assert all(set(k.row) == {"en", "zh"} for k in kinds.values())
+
+
+@pytest.mark.parametrize(
+    ("ops", "intensive", "dependency", "target"),
+    [
+        (("MatMulV3", "BatchMatMulV2", "QuantBatchMatmulV3", "GroupedMatmul"), {"memory_bound"}, True, True),
+        (("hcom_send_", "hcom_receive_", "hcom_allReduce_", "Send", "Receive"), {"always"}, False, False),
+        (("Transpose", "ConcatD", "Cast", "Reshape"), {"large_move"}, True, False),
+        (("LayerNormV4", "RmsNorm", "ApplyRotaryPosEmb", "RotaryMul"), {"never"}, True, False),
+        (("SwiGlu", "Gelu", "Silu", "DequantSwigluQuant"), {"never"}, True, False),
+        (("MoeGatingTopKSoftmax", "MoeDistributeDispatchV2", "MoeDistributeCombineV2"), {"never"}, True, False),
+        (("MlaPrologV2",), {"memory_bound"}, True, True),
+    ],
+)
+def test_rows_of_the_specification_s_tables(
+    ops: tuple[str, ...], intensive: set[str], dependency: bool, target: bool
+) -> None:
+    """Who needs the bandwidth, whose output is a window, who is a target and with which priority."""
+    kinds = [operator_table().kind(op) for op in ops]
+    assert {k.intensive for k in kinds} == intensive
+    assert all((k.dependency, k.target) == (dependency, target) for k in kinds)
+    assert {k.priority for k in kinds} == {"high" if target else "low"}
