@@ -163,6 +163,7 @@ def prepare(experiment: Experiment) -> Prepared:
     Raises:
         RefusedError: with every problem of the recipe on this model, or every reason why the plan can't be placed.
     """
+    from pipeline.full_size import full_size_problems
     from pipeline.picked_layers import picked_layer_problems
     from pipeline.preconditions import Places
     from pipeline.resolve import resolve
@@ -202,6 +203,12 @@ def prepare(experiment: Experiment) -> Prepared:
         raise_errors(picked_layer_problems(experiment.recipe, (full, resolution), (tiny, tiny_resolution)))
     problems += [p for p in tiny_resolution.problems if p.code == "not-in-tiny"]  # all else was told at full size
     realisation = _realise(experiment, tiny, tiny_resolution)
+    if realisation is not None and realisation.source is not None:
+        source = realisation.source
+        full_key = fingerprint(experiment.model_key, source.after, [p.weight for p in resolution.plan.prefetch])
+        raise_errors(
+            MEMO.get("diff at full size", full_key, lambda: full_size_problems(full, tiny, resolution.plan, source))
+        )
     reused = tuple(MEMO.take_reused())
     problems += measured.problems() if measured else []
     return Prepared(

@@ -35,7 +35,7 @@ def picked_layer_problems(
         return []
     report = recipe.reporter()
     names, tiny_names = (Names(loaded.module, loaded.root, loaded.layers) for loaded, _ in (full, tiny))
-    kinds, tiny_kinds = _kinds(names), _kinds(tiny_names)
+    kinds, tiny_kinds = kinds_of_layers(names), kinds_of_layers(tiny_names)
     covered, tiny_covered = _covered(names, full[1]), _covered(tiny_names, tiny[1])
     for key, pattern in picked.items():
         layers, tiny_layers = covered.get(key, set()), tiny_covered.get(key, set())
@@ -78,7 +78,7 @@ def _covered(names: Names, resolution: "Resolution") -> Covered:
     return found
 
 
-def _kinds(names: Names) -> Mapping[int, frozenset[tuple[str, str]]]:
+def kinds_of_layers(names: Names) -> Mapping[int, frozenset[tuple[str, str]]]:
     """Layer -> its structure: paths and classes of its modules, without the numbers of lists."""
     found: dict[int, set[tuple[str, str]]] = {i: set() for i in range(names.layer_count)}
     for fqn, module in names.modules.items():

@@ -50,10 +50,13 @@ COMPLETE: dict[str, dict[str, Any]] = {
 
 # Values of the tiny configuration, by model type.
 TINY: dict[str, dict[str, Any]] = {
-    # Without these, the first layers would be all of one kind.
-    "bamba": {"attn_layer_indices": [1]},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    # Every kind of layer behind every kind that it follows at full size.
+    "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [2]},
+    "jamba": {"num_hidden_layers": 5, "attn_layer_period": 8, "attn_layer_offset": 2},
+    "granitemoehybrid": {
+        "num_hidden_layers": 4,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
     "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
