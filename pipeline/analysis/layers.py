@@ -7,7 +7,8 @@ import numpy as np
 
 # Every period is tried in a sequence of at most so many kernels, else only the distances between equal kernels.
 _TRY_ALL = 4000
-_FEWEST = 4  # kernels that a layer has at least; less is a repeated operator
+_FEWEST = 4  # kernels that a layer has at least; less is a repeated operator, unless ...
+_SMALL = 2  # ... a stream has hardly anything else: so many kernels in each of at least `_FEWEST` layers
 _DEPTH = 4  # stretches beside the longest one that are looked for: dense layers before the MoE layers, say
 
 
@@ -42,7 +43,7 @@ def find_blocks(idents: Sequence[int] | np.ndarray) -> list[Block]:
     values = np.asarray(idents, dtype=np.int64)
     while open_ends:
         begin, end, depth = open_ends.pop()
-        block = _longest(values[begin:end]) if depth else None
+        block = _longest(values[begin:end], len(values)) if depth else None
         if block is None:
             continue
         block = Block(begin + block.first, block.period, block.layers)
@@ -51,8 +52,8 @@ def find_blocks(idents: Sequence[int] | np.ndarray) -> list[Block]:
     return sorted(found, key=lambda b: b.first)
 
 
-def _longest(values: np.ndarray) -> Block | None:
-    """The stretch that covers most kernels; of several periods the shortest."""
+def _longest(values: np.ndarray, whole: int) -> Block | None:
+    """The stretch that covers most kernels; of several periods the shortest. `whole` is the length of the stream."""
     n = len(values)
     best: Block | None = None
     for period in _periods(values):
@@ -60,7 +61,7 @@ def _longest(values: np.ndarray) -> Block | None:
             break
         first, length = _run(values[:-period] == values[period:])
         layers = 1 + length // period
-        if layers < 2:
+        if layers < 2 or (period < _FEWEST and (layers < _FEWEST or 2 * layers * period < whole)):
             continue
         if best is None or layers * period > best.layers * best.period:
             best = Block(first, period, layers)
@@ -70,12 +71,12 @@ def _longest(values: np.ndarray) -> Block | None:
 def _periods(values: np.ndarray) -> list[int]:
     n = len(values)
     if n <= _TRY_ALL:
-        return list(range(_FEWEST, n // 2 + 1))
+        return list(range(_SMALL, n // 2 + 1))
     order = np.argsort(values, kind="stable")
     equal = values[order][1:] == values[order][:-1]
     gaps, counts = np.unique(np.diff(order)[equal], return_counts=True)
     common = gaps[np.argsort(-counts * gaps, kind="stable")[:64]]
-    return sorted(int(g) for g in common if _FEWEST <= g <= n // 2)
+    return sorted(int(g) for g in common if _SMALL <= g <= n // 2)
 
 
 def _run(equal: np.ndarray) -> tuple[int, int]:

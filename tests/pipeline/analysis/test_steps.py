@@ -187,3 +187,18 @@ def test_a_single_kernel_and_many_of_one_kind(machine: Machine, kernel: dict[str
     for count in (1, 5000):
         result = analyse(profile(in_order([kernel] * count)), machine)
         assert sum(p.kernels * (p.steps + p.dropped) for p in result.phases) + result.outside == count
+
+
+def test_a_stream_with_few_kernels_in_each_layer_has_layers_too(machine: Machine) -> None:
+    """Shared experts on a stream of their own: three kernels a layer, one line each and not one per layer."""
+    kernels, at = [vector("GatherV2", 4096, 2.0, start_us=-3.0)], 0.0
+    for _ in range(6):
+        shared = [matmul(8, 4096, 4096, 25.0), vector("SwiGlu", 8 * 4096, 4.0), matmul(8, 2048, 4096, 13.0)]
+        one = [k | {"stream": "7"} for k in shared]
+        one[0]["start_us"] = at + 40.0
+        kernels += in_order([*(k | {} for k in layer()), *one], start=at)
+        at = max(k["start_us"] + k["duration_us"] for k in kernels) + 1.0
+    phase = analyse(profile(in_order(sorted(kernels, key=lambda k: k["start_us"]))), machine).phases[0]
+    assert ("7", 6, 3) in phase.layers and ("2", 6, 4) in phase.layers
+    mine = [c for c in (*phase.candidates, *phase.refused) if c.target.stream == "7"]
+    assert len(mine) == 2 and all(c.calls == 6 and c.target.period == 3 for c in mine)
