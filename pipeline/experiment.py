@@ -205,10 +205,9 @@ def prepare(experiment: Experiment) -> Prepared:
     realisation = _realise(experiment, tiny, tiny_resolution)
     if realisation is not None and realisation.source is not None:
         source = realisation.source
+        plans = resolution.plan, tiny_resolution.plan
         full_key = fingerprint(experiment.model_key, source.after, [p.weight for p in resolution.plan.prefetch])
-        raise_errors(
-            MEMO.get("diff at full size", full_key, lambda: full_size_problems(full, tiny, resolution.plan, source))
-        )
+        raise_errors(MEMO.get("diff at full size", full_key, lambda: full_size_problems(full, tiny, *plans, source)))
     reused = tuple(MEMO.take_reused())
     problems += measured.problems() if measured else []
     return Prepared(

@@ -1,9 +1,10 @@
 """Whether the diff does at full size what is planned there.
 
 Source is written on the tiny model. A hybrid's tiny model may lack a sequence of layers that the full one has (a state
-space layer behind another one), and with it the calls, or the links, that belong there. So where the full model has a
-pair of neighbouring layers that the tiny one has not, the rewritten classes are built at full size and run for a step,
-on `meta`, and every call is compared with the plan.
+space layer behind another one), and with it the calls, or the links, that belong there; or roles fall to other weights
+because the proportions are others. So where the full model has a pair of neighbouring layers, or an entry of the plan,
+that the tiny one has not, or the other way round, the rewritten classes are built at full size and run for a step, on
+`meta`, and every call is compared with the plan.
 """
 
 import tempfile
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.paths import Names
 from models.problems import Problem, RefusedError
-from pipeline.picked_layers import kinds_of_layers
+from pipeline.picked_layers import kinds_of_layers, without_numbers
 from pipeline.target_resolver import Resolvable
 
 if TYPE_CHECKING:
@@ -29,20 +30,25 @@ _FIX = (
 )
 
 
-def full_size_problems(full: Any, tiny: Resolvable, plan: "Plan", source: "SourceResult") -> list[Problem]:
+def full_size_problems(
+    full: Any, tiny: Resolvable, plan: "Plan", tiny_plan: "Plan", source: "SourceResult"
+) -> list[Problem]:
     """What the diff would do at full size that is not planned; empty if it does what is planned.
 
     Args:
         full: the model at full size, on `meta`.
         tiny: the model on which the diff was made.
         plan: of the full model.
+        tiny_plan: of the tiny one, which the diff realises.
         source: the diff.
 
     Returns:
         At most one problem, the first deviation. Models that can't be run on `meta` step by step are not asked: ours
         have tiny configurations of their own.
     """
-    if not hasattr(full, "stepper") or not plan.prefetch or not unseen_neighbours(full, tiny):
+    if not hasattr(full, "stepper") or not plan.prefetch:
+        return []
+    if not unseen_neighbours(full, tiny) and _entries(full, plan) == _entries(tiny, tiny_plan):
         return []
     reason = _deviation(full, plan, source)
     if reason is None:
@@ -61,6 +67,18 @@ def unseen_neighbours(full: Resolvable, tiny: Resolvable) -> bool:
 def _neighbours(loaded: Resolvable) -> set[tuple[object, object]]:
     kinds = kinds_of_layers(_names(loaded))
     return set(pairwise(kinds[layer] for layer in sorted(kinds)))
+
+
+def _entries(loaded: Resolvable, plan: "Plan") -> set[tuple[object, ...]]:
+    """What is prefetched after what, in layers of which kind, without numbers."""
+    names = _names(loaded)
+    kinds = kinds_of_layers(names)
+    found: set[tuple[object, ...]] = set()
+    for p in plan.prefetch:
+        layers = [names.layer_of(fqn) for fqn in (p.weight, p.dependency)]
+        where = [None if layer is None else kinds[layer] for layer in layers]
+        found.add((p.target, p.port, without_numbers(p.weight), without_numbers(p.dependency), *where))
+    return found
 
 
 def _names(loaded: Resolvable) -> Names:

@@ -85,8 +85,13 @@ def kinds_of_layers(names: Names) -> Mapping[int, frozenset[tuple[str, str]]]:
         layer = names.layer_of(fqn)
         if layer is not None:
             path = fqn[len(names.layer_list) + 1 :].partition(".")[2]
-            found[layer].add((re.sub(r"(^|\.)\d+(?=\.|$)", r"\1#", path), type(module).__name__))
+            found[layer].add((without_numbers(path), type(module).__name__))
     return {layer: frozenset(kind) for layer, kind in found.items()}
+
+
+def without_numbers(path: str) -> str:
+    """A path in which every index of a list is `#`."""
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1#", path)
 
 
 def _alike(

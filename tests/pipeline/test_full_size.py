@@ -9,7 +9,7 @@ from models.loading import load, load_deployment, load_spec
 from models.trace import trace
 from pipeline.compose import CONF
 from pipeline.full_size import first_difference, full_size_problems, unseen_neighbours
-from pipeline.recipe import parse_recipe
+from pipeline.recipe import Recipe, parse_recipe
 from pipeline.resolve import resolve
 from transforms.source import rewrite
 
@@ -25,15 +25,18 @@ def models(tiny: dict[str, Any]) -> tuple[Any, Any]:
     return load(spec, deployment, "ge_graph", "full"), load(spec, deployment, "ge_graph", "tiny")
 
 
-def problems_of(tiny_values: dict[str, Any]) -> list[Any]:
+def attention_recipe() -> Recipe:
     from ruamel.yaml import YAML
 
+    return parse_recipe(YAML(typ="safe").load((CONF / "recipe" / "generic" / "attention.yaml").read_text()))[0]
+
+
+def problems_of(tiny_values: dict[str, Any]) -> list[Any]:
     full, tiny = models(tiny_values)
-    data = YAML(typ="safe").load((CONF / "recipe" / "generic" / "attention.yaml").read_text(encoding="utf-8"))
-    recipe = parse_recipe(data)[0]
+    recipe = attention_recipe()
     planned = resolve(recipe, full, trace(full), exe_mode="ge_graph")
     plan = resolve(recipe, tiny, trace(tiny), sizes=planned.sizes, exe_mode="ge_graph").plan
-    return full_size_problems(full, tiny, planned.plan, rewrite(tiny, plan))
+    return full_size_problems(full, tiny, planned.plan, plan, rewrite(tiny, plan))
 
 
 def test_a_tiny_model_with_every_pair_of_neighbours_needs_no_other_run() -> None:
@@ -63,3 +66,13 @@ def test_a_call_that_only_the_full_model_has_is_missed() -> None:
 def test_the_first_difference_is_told(planned: list[str], called: list[str], words: str | None) -> None:
     found = first_difference(planned, called)
     assert found is None if words is None else found is not None and found.startswith(words)
+
+
+def test_a_weight_without_its_role_at_full_size_is_not_copied_there_unplanned() -> None:
+    full, tiny = models({})
+    recipe = attention_recipe()
+    planned = resolve(recipe, full, trace(full), exe_mode="ge_graph")
+    plan = resolve(recipe, tiny, trace(tiny), sizes=planned.sizes, exe_mode="ge_graph").plan
+    fewer = replace(planned.plan, prefetch=tuple(p for p in planned.plan.prefetch if p.target != "out"))
+    (problem,) = full_size_problems(full, tiny, fewer, plan, rewrite(tiny, plan))
+    assert "mamba.out_proj.weight" in problem.message
