@@ -211,6 +211,14 @@ def test_an_output_that_cannot_be_written_refuses_before_anything_is_read(run: R
     assert problems(run("profile=nowhere", "output=file", "format=json")) == ["output-not-writable"]
 
 
+def test_a_report_beside_the_profile_changes_no_later_answer(run: Run, decode: Path) -> None:
+    words = (f"profile={decode.parent}", "format=json")
+    first = json.loads(run(*words, f"output={decode.parent}")[1])
+    again = json.loads(run(*words)[1])
+    assert (decode.parent / "report.md").exists() and decode.exists()
+    assert first["phases"] == again["phases"] and first["ranks"] == again["ranks"] == []
+
+
 def test_several_ranks_the_slowest_is_analysed(run: Run, tmp_path: Path) -> None:
     for rank, factor in ((0, 1.0), (1, 1.3), (2, 1.1)):
         slow = [k | {"duration_us": k["duration_us"] * factor} for k in steps(in_order(decode_step()), 3)]

@@ -300,3 +300,14 @@ def test_noise_that_adds_up_along_a_step_changes_neither_places_nor_dependencies
     assert (gate.dependency.name, last.dependency.position) == ("o_proj", gate.target.position - 1)
     assert gate.calls == 30 and len(gate.pairs) >= 29
     assert gate.target_us == pytest.approx(24.0 * 1.15, rel=0.05)
+
+
+def test_the_wait_time_of_the_file_decides_nothing(machine: Machine) -> None:
+    """It counts over all streams: waits are found again per stream, from starts and ends."""
+    router = matmul(8, 4096, 2048, 13.0, stream="7", start_us=43.5, name="router")
+    kernels = [o_proj(), norm(), router]
+    told = [analysed(machine, *(k | {"wait_us": wait} for k in kernels)) for wait in (None, 0.0, 1e4)]
+    assert [[c.to_json() for c in phase.candidates] for phase in told[1:]] == [
+        [c.to_json() for c in told[0].candidates]
+    ] * 2
+    assert found(told[0], "router").dependency.name == "o_proj"
