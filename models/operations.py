@@ -111,7 +111,7 @@ def record(loaded: Runnable) -> Step:
     """
     recorder = _Recorder(loaded)
     with torch.no_grad(), recorder.hooks(), recorder:
-        decode_once = getattr(loaded, "decode_once", None)
+        decode_once = getattr(loaded, "decode_in_short", None) or getattr(loaded, "decode_once", None)
         if decode_once is not None:
             decode_once()
         else:

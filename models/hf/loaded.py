@@ -13,7 +13,7 @@ from models.deployment import Deployment, context_problems
 from models.hf.build import build, declared_positions, file_module, positions
 from models.hf.checkpoint import load_own, own_weights
 from models.hf.extending import past_state
-from models.hf.meta import reasons
+from models.hf.meta import first_experts, reasons
 from models.hf.rebuilding import rebuild, set_on_all
 from models.hf.specs import deployment_problems, read_configs
 from models.hf.stepping import State, Stepper
@@ -77,6 +77,11 @@ class TransformersModel(LoadedModel):
         tokens = self.stepper.prompt(self.deployment.query_length, seed=1)
         with torch.no_grad(), reasons(self.module, self._fix):
             return self.stepper.step(module, tokens, past)[0].flatten(0, 1)
+
+    def decode_in_short(self) -> Tensor:
+        """`decode_once` for who asks what is done, not how often: loops over experts run for the first one only."""
+        with first_experts():
+            return self.decode_once()
 
     def past(self) -> State:
         """The state after all tokens of the context but those of one step.

@@ -21,6 +21,8 @@ class answers(TorchFunctionMode):
     answers are those of ordinary text: no padding, nothing packed; and every expert has tokens.
     """
 
+    _first_only = False
+
     def __init__(self) -> None:
         super().__init__()
         self._true: set[int] = set()
@@ -35,7 +37,8 @@ class answers(TorchFunctionMode):
         if func in _NUMBERS:
             return _typed(func, first, id(first) in self._true)
         if func in (torch.nonzero, Tensor.nonzero):
-            return _everywhere(first, (kwargs or {}).get("as_tuple", False))
+            places = first[:1] if self._first_only and first.ndim == 1 else first
+            return _everywhere(places, (kwargs or {}).get("as_tuple", False))
         if func is torch.where and len(args) == 1 and not kwargs:
             return _everywhere(first, True)
         result = func(*args, **(kwargs or {}))
@@ -43,6 +46,20 @@ class answers(TorchFunctionMode):
             self._true.add(id(result))
             self._kept.append(result)
         return result
+
+
+@contextmanager
+def first_experts() -> Iterator[None]:
+    """While it is open, lists of places (of experts that have tokens, say) hold the first one only.
+
+    On `meta` every place is read as 0, so a loop over hundreds of experts does the same over and over: who only wants
+    to know what is done, and not how often, is spared that.
+    """
+    before, answers._first_only = answers._first_only, True
+    try:
+        yield
+    finally:
+        answers._first_only = before
 
 
 def _typed(func: Any, tensor: Tensor, answer: bool) -> Any:

@@ -86,7 +86,7 @@ def _header(file: Path) -> tuple[dict[str, Any], list[Problem]]:
     size = file.stat().st_size
 
     def truncated(needed: int) -> Problem:
-        message = f"the file has {size:,} of {needed:,} bytes"
+        message = f"{file.name} has {size:,} of {needed:,} bytes"
         return _error("truncated-file", message, "Copy it again.", file)
 
     with file.open("rb") as stream:
@@ -114,7 +114,8 @@ def _dtype_problems(file: Path, entries: Mapping[str, Any]) -> list[Problem]:
     wrong |= {name: dtype for name, dtype in packed.items() if name.endswith(("weight", "qweight"))}
     if not wrong:
         return []
-    message = f"{len(wrong)} tensors are {', '.join(sorted(set(wrong.values())))}: {_some(sorted(wrong))}"
+    count = "1 tensor is" if len(wrong) == 1 else f"{len(wrong)} tensors are"
+    message = f"{count} {', '.join(sorted(set(wrong.values())))}: {_some(sorted(wrong))}"
     fix = f"Weights are read as {', '.join(READABLE)}; dequantise the checkpoint."
     return [_error("wrong-dtype", message, fix, file)]
 
