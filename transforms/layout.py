@@ -57,5 +57,10 @@ def size(number: int) -> str:
     return str(number)
 
 
+def sizes(max_size: int, offset: int) -> list[str]:
+    """The last arguments of a call."""
+    return [size(max_size)] + ([size(offset)] if offset else [])
+
+
 def indented(text: str, spaces: int = 4) -> str:
     return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())

@@ -41,6 +41,7 @@ class FunctionRewrite:
         self._accepted: list[str] = []
         self._existing = prefetch_calls(function)
         self._regions: dict[int, Region] = {}  # id of the scope's statement
+        self._told: dict[object, str] = {}  # phase that a statement of the body itself has told -> name
         if not isinstance(function.node.body, cst.IndentedBlock):
             raise NotPlaceable(f"the body of {function.node.name.value} is on the line of its def")
         self.body = list(function.node.body.body)
@@ -76,7 +77,7 @@ class FunctionRewrite:
             except NotHoistable as reason:
                 raise NotPlaceable(f"line {spot.site.line}: {reason}") from reason
         new = self._missing(statements, dependency)
-        written = self._calls(new, dependency, edit.column)
+        written = self._calls(new, dependency, edit.column, lasting=any(s is edit.statement for s in self.body))
         (edit.after if later else edit.before).extend(written)
 
     def open_scope(self, statement: ScopeStatement) -> bool:
@@ -282,7 +283,7 @@ class FunctionRewrite:
     def _missing(self, statements: list[Statement], dependency: str) -> list[Statement]:
         missing = []
         for statement in statements:
-            sizes = _sizes(statement)
+            sizes = layout.sizes(statement.max_size, statement.offset)
             present = self._existing.get((statement.weight, dependency), [])
             if not present:
                 missing.append(statement)
@@ -293,9 +294,12 @@ class FunctionRewrite:
                 )
         return missing
 
-    def _calls(self, statements: list[Statement], dependency: str, indent: int) -> list[cst.BaseStatement]:
+    def _calls(
+        self, statements: list[Statement], dependency: str, indent: int, lasting: bool = False
+    ) -> list[cst.BaseStatement]:
+        """The calls, and in front of them what tells the phase; that is `lasting` for what comes behind it."""
         lines = []
-        switches: dict[object, str] = {}
+        switches = dict(self._told)
         for statement in statements:
             guard = statement.spot.guard
             if guard.manner in switches:
@@ -308,6 +312,8 @@ class FunctionRewrite:
                 expression = f"{PREFETCH.switch} and {dependency}{guard.test}"
                 switch = self._name_of_guard(expression, PREFETCH)
                 lines.append(self._guard_line(switch, expression, indent))
+                if lasting:
+                    self._told[guard.manner] = switch
             switches[guard.manner] = switch
         for conditions, group in groupby(statements, key=lambda s: s.conditions):
             heads = layout.headers(conditions, indent, self.width)
@@ -317,8 +323,8 @@ class FunctionRewrite:
         return [self.function.parse(line) for line in lines]
 
     def _call(self, statement: Statement, switch: str, dependency: str, indent: int) -> str:
-        sizes = _sizes(statement)
-        return layout.call("npu_prefetch", [switch, statement.weight, dependency, *sizes], indent, self.width)
+        arguments = [switch, statement.weight, dependency, *layout.sizes(statement.max_size, statement.offset)]
+        return layout.call("npu_prefetch", arguments, indent, self.width)
 
     def _guard(self, expression: str, lever: Lever) -> str:
         name = self._name_of_guard(expression, lever)
@@ -330,8 +336,7 @@ class FunctionRewrite:
 
     def _name_of_guard(self, expression: str, lever: Lever) -> str:
         for name in lever.guard_names:
-            free = name not in self.taken
-            if free or any(line.startswith(f"{name} = {expression}") for line in self._top):
+            if name not in self.taken or any(line.startswith(f"{name} = {expression}") for line in self._top):
                 return name
             if any(self._is_guard(s, name, expression) for s in self.body):
                 return name
@@ -342,7 +347,3 @@ class FunctionRewrite:
 
     def _is_guard(self, statement: cst.BaseStatement, name: str, expression: str) -> bool:
         return self._code(statement).partition("  #")[0] == f"{name} = {expression}"
-
-
-def _sizes(statement: Statement) -> list[str]:
-    return [layout.size(statement.max_size)] + ([layout.size(statement.offset)] if statement.offset else [])

@@ -169,6 +169,7 @@ def sometimes_assigned(function: ast.FunctionDef) -> set[str]:
         for node in ast.walk(function)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value)
     }
+    mentioned |= {name for node in ast.walk(function) for name, _ in _registered(node)}
     return mentioned - _always_assigned(function.body)
 
 
@@ -183,6 +184,7 @@ def maybe_none(function: ast.FunctionDef) -> set[str]:
             for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
             if isinstance(target, ast.Attribute) and _is_self(target.value)
         }
+        none |= {name for node in ast.walk(statement) for name, value in _registered(node) if _is_maybe_none(value)}
         names = (names - _always_assigned([statement])) | none
     return names
 
@@ -199,11 +201,23 @@ def _always_assigned(body: list[ast.stmt]) -> set[str]:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {t.attr for t in targets if isinstance(t, ast.Attribute) and _is_self(t.value)}
+        elif isinstance(node, ast.Expr):
+            names |= {name for name, _ in _registered(node.value)}
         elif isinstance(node, ast.If):
             names |= _always_assigned(node.body) & _always_assigned(node.orelse)
         elif isinstance(node, ast.With):
             names |= _always_assigned(node.body)
     return names
+
+
+def _registered(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """Name and value of `self.register_parameter("name", value)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not _is_self(node.func.value):
+        return []
+    if node.func.attr not in ("register_parameter", "register_buffer", "register_module") or len(node.args) < 2:
+        return []
+    name = node.args[0]
+    return [(name.value, node.args[1])] if isinstance(name, ast.Constant) and isinstance(name.value, str) else []
 
 
 def _is_self(node: ast.expr) -> bool:

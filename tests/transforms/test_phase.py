@@ -100,6 +100,21 @@ def test_speculative_tokens_belong_to_a_decode_step(tmp_path: Path) -> None:
     assert guard(after(layer(""), PLAIN_MODEL, tmp_path, next_n=1)) == "x.shape[1] <= 2"
 
 
+def test_where_no_argument_tells_the_first_result_does_for_all_calls_behind_it(tmp_path: Path) -> None:
+    optional = """
+    def forward(self, x: torch.Tensor | None):
+        y = self.gate(x)
+        return self.down(y)
+"""
+    text = rewrite(
+        FILE.format(layer=optional, model=PLAIN_MODEL),
+        {"layers.{i}.down.weight": "layers.{i}.gate", "layers.{i+1}.gate.weight": "layers.{i}.down"},
+        tmp_path,
+    )
+    assert guard(text) == "y.shape[1] == 1"
+    assert text.count("npu_prefetch(prefetch, ") == 2
+
+
 def test_the_length_is_taken_at_entry_before_tokens_are_flattened(tmp_path: Path) -> None:
     flat = """
     def forward(self, x):

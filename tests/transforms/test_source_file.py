@@ -10,7 +10,7 @@ from tests.transforms.text_models import load_text, plan_for, rewrite
 from transforms.prefetch_source import prefetch_source
 from transforms.registry import TRANSFORMS
 from transforms.source import unified_diff
-from transforms.source_file import SourceFile, lines_of, sometimes_assigned
+from transforms.source_file import SourceFile, lines_of, maybe_none, sometimes_assigned
 
 BEFORE = TRANSFORMS["prefetch.source"].examples[0].before
 TARGETS = {"layers.{i}.mlp.weight": "layers.{i}.attention"}
@@ -69,6 +69,21 @@ def test_attributes_that_are_set_on_some_paths_only() -> None:
     function = SourceFile(Path("a.py"), SOMETIMES).function("A.__init__")
     assert function is not None
     assert sometimes_assigned(function) == {"b", "d"}
+
+
+def test_a_registered_none_is_an_attribute_that_may_be_none() -> None:
+    text = """
+class A:
+    def __init__(self, some):
+        if some:
+            self.a = 1
+        else:
+            self.register_parameter("a", None)
+"""
+    function = SourceFile(Path("a.py"), text).function("A.__init__")
+    assert function is not None
+    assert sometimes_assigned(function) == set()
+    assert maybe_none(function) == {"a"}
 
 
 LINES = [
