@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.hf.families import DECODER
+from models.hf.families import DECODER, FLOAT_PARAMETERS
 from models.hf.quiet import quiet
 from models.hf.types import class_name
 from models.problems import Problem, RefusedError
@@ -47,6 +47,8 @@ def build(config: Any, model_type: str, size: str) -> nn.Module:
         key = "model.config" if full else "model.tiny"
         raise RefusedError([Problem("error", "cannot-build", message, f"Change {key}.FIELD.", key)]) from error
     module = module.eval().requires_grad_(False)
+    if model_type in FLOAT_PARAMETERS:
+        module = module.to(dtype)
     if full:
         return module.to("meta")  # some parameters are made on the CPU whatever the default device is
     _spread(module)

@@ -10,6 +10,8 @@ DEFAULT: dict[str, dict[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},
     # Without an attention layer, the cache does not know its length.
     "granitemoehybrid": {"layer_types": (["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 2) * 4},
+    # The decoder's cache has as many layers as the encoder, which the causal language model does not have.
+    "blenderbot": {"encoder_layers": 24},
     "gemma4_assistant": {
         "text_config": {
             "model_type": "gemma4_text",
@@ -48,6 +50,9 @@ COMPLETE: dict[str, dict[str, Any]] = {
     },
 }
 
+# Types whose file makes parameters in float32 whatever the dtype is; loading a checkpoint in bf16 makes them bf16.
+FLOAT_PARAMETERS = ("xlnet",)
+
 # Values of the tiny configuration, by model type.
 TINY: dict[str, dict[str, Any]] = {
     # Every kind of layer behind every kind that it follows at full size.
@@ -66,6 +71,7 @@ TINY: dict[str, dict[str, Any]] = {
         "n_output_layers": 1,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
+    "blenderbot": {"encoder_layers": 2},
     # The head dimension that RoPE reads is the rotated part of the head.
     "longcat_flash": {"head_dim": 8},
     # Products and sums of dimensions that the classes check.

@@ -11,14 +11,16 @@ from torch.overrides import TorchFunctionMode
 from models.problems import Problem, RefusedError
 
 _ALL = (torch.all, Tensor.all)
+_PICKED = (Tensor.__getitem__, Tensor.__setitem__)
 _NUMBERS = (Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__)
 
 
 class answers(TorchFunctionMode):
-    """While it is open, `meta` tensors answer: `all` is true, other truths are false, numbers are 0, `nonzero` is all.
+    """While it is open, `meta` tensors answer: `all` is true, other truths are false, numbers are 0.
 
-    Models ask such questions to warn about padding, to find packed sequences, and to skip experts without tokens. The
-    answers are those of ordinary text: no padding, nothing packed; and every expert has tokens.
+    `nonzero` and masks find all places. Models ask such questions to warn about padding, to find packed sequences, and
+    to skip experts without tokens. The answers are those of ordinary text: no padding, nothing packed; and every expert
+    has tokens.
     """
 
     _first_only = False
@@ -39,6 +41,8 @@ class answers(TorchFunctionMode):
         if func in (torch.nonzero, Tensor.nonzero):
             places = first[:1] if self._first_only and first.ndim == 1 else first
             return _everywhere(places, (kwargs or {}).get("as_tuple", False))
+        if func in _PICKED and isinstance(args[1], Tensor) and args[1].dtype is torch.bool:
+            args = (first, _everywhere(args[1], True), *args[2:])
         if func is torch.where and len(args) == 1 and not kwargs:
             return _everywhere(first, True)
         result = func(*args, **(kwargs or {}))

@@ -5,12 +5,15 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from models.hf.families import TINY
 from models.hf.tiny_fields import HEAD_DIM, KV_COUNTS, LAYERS, RULES
 
 MOST_KINDS = 4  # of layers that are kept
+_LONGEST_RUN = 6
+_OTHER_MIXERS = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "hybrid")
 _NOT_DIMENSIONS = ("transformers_version", "architectures", "dtype", "id2label", "label2id", "quantization_config")
 _TOKEN = re.compile(r"_token_(id|index)$|^(pad|bos|eos|unk|mask)_index$")
 
@@ -39,7 +42,12 @@ def laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
 
 
 def kept_layers(values: Mapping[str, Any]) -> list[int]:
-    """The first layer of every kind, 2 to 4 of them, in order. A layer's kind is what per-layer lists say of it."""
+    """The first layer of every kind, 2 to 4 of them, in order. A layer's kind is what per-layer lists say of it.
+
+    Where the kinds mix tokens in ways of their own (a state space, say), it is the first run of layers in which every
+    kind comes behind every kind that it follows anywhere, if few are enough: what a layer does for the next one depends
+    on both.
+    """
     count = layer_count(values)
     if count is None:
         return []
@@ -47,13 +55,33 @@ def kept_layers(values: Mapping[str, Any]) -> list[int]:
     overrides = values.get("per_layer_config") or {}
     different = {int(index): str(value) for index, value in overrides.items()}
     kinds: dict[str, int] = {}
-    for layer in range(count):
-        kinds.setdefault(str([v[layer] for v in lists]) + different.get(layer, ""), layer)
+    sequence = [str([v[layer] for v in lists]) + different.get(layer, "") for layer in range(count)]
+    for layer, kind in enumerate(sequence):
+        kinds.setdefault(kind, layer)
+    if any(_mixes_otherwise(entry) for v in lists for entry in v) and len(kinds) > 1:
+        run = _run_with_all_neighbours(sequence)
+        if run is not None:
+            return list(run)
     kept = sorted(kinds.values())[:MOST_KINDS]
     more = (layer for layer in range(count) if layer not in kept)
     while len(kept) < min(2, count):
         kept.append(next(more))
     return sorted(kept)
+
+
+def _mixes_otherwise(entry: Any) -> bool:
+    """Whether a layer type is of another structure than the attentions, which differ by their masks only."""
+    return isinstance(entry, str) and entry in _OTHER_MIXERS
+
+
+def _run_with_all_neighbours(kinds: Sequence[str]) -> range | None:
+    """The shortest run of layers with every pair of neighbouring kinds, the first such; None if it is long."""
+    pairs = list(pairwise(kinds))
+    for length in range(2, _LONGEST_RUN + 1):
+        for start in range(len(kinds) - length + 1):
+            if set(pairs[start : start + length - 1]) == set(pairs):
+                return range(start, start + length)
+    return None
 
 
 def layer_count(values: Mapping[str, Any]) -> int | None:

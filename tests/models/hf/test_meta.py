@@ -17,3 +17,11 @@ def test_the_first_expert_stands_for_all_where_only_the_kind_of_work_matters() -
         assert mask.nonzero().shape == (24, 2)  # places of tokens, not a list of experts
     with answers():
         assert mask.sum(1).nonzero().shape == (8, 1)
+
+
+def test_a_mask_picks_all_places() -> None:
+    x = torch.zeros(2, 3, 4, device="meta")
+    mask = torch.zeros(2, 3, dtype=torch.bool, device="meta")
+    with answers():
+        assert x[mask].shape == (6, 4)
+        x[mask] = x[mask]
