@@ -136,6 +136,8 @@ class FileRewrite:
         layers = self.recording.layers
         for parent, texts in self._to_next.items():
             head = f"for layer, next_layer in zip(self.{layers}[:-1], self.{layers}[1:], strict=True):"
+            if len(texts) > 1:  # one comment for all of them
+                texts = ["# links, not submodules", *map(_without_comment, texts)]
             body = layout.indented("\n".join(texts)).rstrip("\n")
             self.function(f"{parent}.__init__").after_assignment([layers], f"{head}\n{body}")
 
@@ -267,3 +269,9 @@ def _helper_order(name: str) -> tuple[str, str]:
 
 def _only_if(condition: str, text: str) -> str:
     return f"if {condition}:\n{layout.indented(text)}".rstrip("\n") if condition else text
+
+
+def _without_comment(setter: str) -> str:
+    """The text of a link without the comment at its end or above it."""
+    lines = (line.removesuffix(f"  # {_LINK_COMMENT}") for line in setter.splitlines())
+    return "\n".join(line for line in lines if line.strip() != f"# {_LINK_COMMENT}")

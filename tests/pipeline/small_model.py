@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from models.loading import SEEDED
 from transforms.plan import Plan, Prefetch
 
 SIZE = 8
@@ -75,6 +76,7 @@ class Loaded:
     """Drives the model like `LoadedModel.run`: a prefill, then decode steps that depend on all earlier ones."""
 
     module: nn.Module = field(default_factory=Model)
+    weights: str = SEEDED
 
     def run(
         self, module: Any = None, decode_steps: int = 3, before_decode: Callable[[], None] = lambda: None

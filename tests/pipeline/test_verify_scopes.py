@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from models.loading import SEEDED
 from models.superkernel import close_scope, open_scope
 from pipeline.verify import NumericsResult, check_numerics
 from transforms.plan import Plan, Scope
@@ -54,6 +55,7 @@ class Toy(nn.Module):
 @dataclass
 class Loaded:
     module: nn.Module
+    weights: str = SEEDED
 
     @torch.no_grad()
     def run(
