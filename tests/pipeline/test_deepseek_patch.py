@@ -1,4 +1,4 @@
-"""`run model=hf/deepseek_v3 recipe=generic/mlp`: the patch applies to transformers' own file, and does what is planned."""
+"""`run model=hf/deepseek_v3 recipe=generic/mlp`: the patch applies to transformers' own file, and does what it says."""
 
 import json
 import subprocess

@@ -120,6 +120,18 @@ def test_the_next_layer_is_linked_and_the_last_has_none(tmp_path: Path) -> None:
     )
 
 
+def test_several_links_to_the_next_layer_have_one_comment(tmp_path: Path) -> None:
+    both = {"layers.{i+1}.attention.0.q.weight": "layers.{i}.mlps.1.down"}
+    both["layers.{i+1}.mlps.0.gate.weight"] = "layers.{i}.mlps.1.down"
+    after = rewrite(FILE, both, tmp_path)
+    assert (
+        "            # links, not submodules\n"
+        '            object.__setattr__(layer, "next_attention_0_q", next_layer.attention[0].q)\n'
+        '            object.__setattr__(layer, "next_mlps_0", next_layer.mlps[0])\n' in after
+    )
+    assert "a link, not a submodule" not in after
+
+
 def test_a_list_of_layers_may_be_filled_one_by_one(tmp_path: Path) -> None:
     text = FILE.replace(
         "        self.layers = nn.ModuleList([Layer(config, i) for i in range(3)])\n",
