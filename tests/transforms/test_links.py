@@ -127,7 +127,7 @@ def test_several_links_to_the_next_layer_have_one_comment(tmp_path: Path) -> Non
     assert (
         "            # links, not submodules\n"
         '            object.__setattr__(layer, "next_attention_0_q", next_layer.attention[0].q)\n'
-        '            object.__setattr__(layer, "next_mlps_0", next_layer.mlps[0])\n' in after
+        '            object.__setattr__(layer, "next_mlps_0_gate", next_layer.mlps[0].gate)\n' in after
     )
     assert "a link, not a submodule" not in after
 
