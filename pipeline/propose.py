@@ -166,7 +166,7 @@ def _targets(resolution: "Resolution") -> list[str]:
         "|---|---|---|---|---|---|---|---|",
         *(
             f"| {m.target} | `{m.weight}` | `{m.dependency}` | {m.matched} | {approximate_size(m.theoretical_size)} "
-            f"| {approximate_size(m.max_size)} | {_basis(m.coefficient)} | {_window(m)} |"
+            f"| {approximate_size(m.max_size)} | {_basis(m)} | {_window(m)} |"
             for m in resolution.matches
         ),
         "",
@@ -206,8 +206,10 @@ def _sweep(typed: Sequence[str], key: str, steps: str) -> str:
     return shlex.join(["npu-recipes", "-m", *kept, f"{key}={steps}"])
 
 
-def _basis(coefficient: Any) -> str:
-    return "explicit size" if coefficient is None else f"coefficient {coefficient}"
+def _basis(match: Any) -> str:
+    if not match.matched:
+        return "skipped"
+    return "explicit size" if match.coefficient is None else f"coefficient {match.coefficient}"
 
 
 def _window(match: Any) -> str:
