@@ -6,13 +6,12 @@ from pipeline.analysis.operators import operator_table
 from pipeline.analysis.remarks import remark_zh
 from pipeline.analysis.words import LIMITED, REASONS
 from pipeline.analyze_view import bytes_text, place, short_shapes
-from pipeline.figures import written
 from pipeline.findings_view import alone_rows, mapping_line, moved_lines, replay_line, sizes_of, together_lines
 from pipeline.mapping.emit import band_text
 from pipeline.progress import shown
 from pipeline.replay.findings import scope_lines
-from pipeline.report.markdown import cell
 from pipeline.report.roofline_plot import roofline_plot
+from pipeline.report.templates import profile_templates
 from pipeline.sizes_text import approximate_size
 
 if TYPE_CHECKING:
@@ -37,21 +36,8 @@ def analysis_files(result: "AnalyzeResult") -> dict[str, str]:
 
 def analysis_markdown(result: "AnalyzeResult") -> str:
     """report.md; a function of the result alone."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     language = result.language
-    environment = Environment(
-        loader=PackageLoader("pipeline", "report"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown, not HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        n=written,
-        upper_first=lambda text: text[:1].upper() + text[1:],
-        cell=cell,
+    environment = profile_templates(
         size=approximate_size,
         place=lambda kernel: place(kernel) if language == "en" else place(kernel).replace(", stream ", "，流 "),
         shapes=short_shapes,

@@ -6,8 +6,8 @@ from pipeline.comparison.words import gain_text, spread, two
 from pipeline.figures import Figure, written
 from pipeline.progress import shown
 from pipeline.report import svg
-from pipeline.report.markdown import cell
 from pipeline.report.plots import WORDS
+from pipeline.report.templates import profile_templates
 
 if TYPE_CHECKING:
     from pipeline.compare import CompareResult
@@ -45,20 +45,7 @@ def comparison_files(result: "CompareResult") -> dict[str, str]:
 
 def comparison_markdown(result: "CompareResult") -> str:
     """report.md; a function of the result alone."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("pipeline", "report"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown, not HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        n=written,
-        upper_first=lambda text: text[:1].upper() + text[1:],
-        cell=cell,
+    environment = profile_templates(
         spread=spread,
         two=two,
         gain=gain_text,

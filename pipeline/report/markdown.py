@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.figures import Figure, written
 from pipeline.fusable import why_not_zh
 from pipeline.record import TrialRecord
+from pipeline.report.templates import cell
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -155,11 +156,6 @@ def _band(figure: Figure | None, digits: int = 1, sign: bool = False) -> str:
         return _num(figure, digits, sign)
     low, high = (_num(Figure(v, figure.unit), digits, sign) for v in (figure.low, figure.high))
     return f"{_num(figure, digits, sign)} [{low}, {high}]"
-
-
-def cell(text: str) -> str:
-    """Safe inside a table's cell."""
-    return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def _words(name: str) -> str:
