@@ -23,6 +23,16 @@ REMARKS = {
     "too-many-folders": "目录过多，其余未搜索",
     "earlier-export": "同一目录中有更新的导出结果，较早的未使用",
     "profiler-info-unreadable": "profiler_info 无法解析，rank 取自名称",
+    "another-batch": "MatMul 的行数与 deployment 的 batch 不符：请设置采集时的 batch",
+    "mapping-partial": "部分算子只出现在 profile 或模型的一方",
+    "replay-off": "重放的基线与实测单步相差超过 5 %",
+    "different-ranks": "两次运行比较的是不同的 rank",
+    "different-kinds": "两次采集的指标不同，指标本身会影响算子耗时",
+    "different-cores": "算子使用的核数不同",
+    "different-kernels": "两步的算子不完全相同",
+    "baseline-prefetches": "基线中已有 prefetch：两个路径的顺序是否颠倒？",
+    "too-few-steps": "步数太少，没有置信区间",
+    "drift": "不受访存限制的算子也变化了：两次运行之间存在漂移",
     "trace-damaged": "trace_view.json 被截断或损坏，使用损坏之前的内容",
 }
 

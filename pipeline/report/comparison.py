@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from pipeline.analysis.remarks import remark_zh
 from pipeline.comparison.words import gain_text, spread, two
 from pipeline.figures import Figure, written
 from pipeline.progress import shown
@@ -52,6 +53,7 @@ def comparison_markdown(result: "CompareResult") -> str:
         delta=lambda change: written(change.delta_us, 1, sign=True),
         value=lambda figure: "-" if figure is None else written(figure.value),
         rates=_rates,
+        remark=remark_zh,
     )
     return environment.get_template(f"comparison.{result.language}.md.j2").render(
         r=result,
