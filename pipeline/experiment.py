@@ -206,7 +206,8 @@ def prepare(experiment: Experiment) -> Prepared:
     if realisation is not None and realisation.source is not None:
         source = realisation.source
         plans = resolution.plan, tiny_resolution.plan
-        full_key = fingerprint(experiment.model_key, source.after, [p.weight for p in resolution.plan.prefetch])
+        copies = [(p.weight, p.max_size, p.offset) for p in resolution.plan.prefetch]
+        full_key = fingerprint(experiment.model_key, source.after, copies)
         raise_errors(MEMO.get("diff at full size", full_key, lambda: full_size_problems(full, tiny, *plans, source)))
     reused = tuple(MEMO.take_reused())
     problems += measured.problems() if measured else []

@@ -3,8 +3,9 @@
 Source is written on the tiny model. A hybrid's tiny model may lack a sequence of layers that the full one has (a state
 space layer behind another one), and with it the calls, or the links, that belong there; or roles fall to other weights
 because the proportions are others. So where the full model has a pair of neighbouring layers, or an entry of the plan,
-that the tiny one has not, or the other way round, the rewritten classes are built at full size and run for a step, on
-`meta`, and every call is compared with the plan.
+that the tiny one has not, or the other way round, or copies more of a weight in some layers than in others, the
+rewritten classes are built at full size and run for a step, on `meta`, and every call is compared with the plan. Where
+layers need several sizes, and the diff has not all of them, that is found without running.
 """
 
 import tempfile
@@ -43,12 +44,18 @@ def full_size_problems(
         source: the diff.
 
     Returns:
-        At most one problem, the first deviation. Models that can't be run on `meta` step by step are not asked: ours
+        At most one problem, the first deviation. Models that can't be run on `meta` step by step are not run: ours
         have tiny configurations of their own.
     """
-    if not hasattr(full, "stepper") or not plan.prefetch:
+    if not plan.prefetch:
         return []
-    if not unseen_neighbours(full, tiny) and _entries(full, plan) == _entries(tiny, tiny_plan):
+    sizes = _sizes(plan)
+    varied = any(len(several) > 1 for several in sizes.values())
+    if (problem := _sizes_differ(sizes, _sizes(tiny_plan))) is not None:
+        return [problem]
+    if not hasattr(full, "stepper"):
+        return []
+    if not varied and not unseen_neighbours(full, tiny) and _entries(full, plan) == _entries(tiny, tiny_plan):
         return []
     reason = _deviation(full, plan, source)
     if reason is None:
@@ -57,6 +64,32 @@ def full_size_problems(
         f"the diff was written on a tiny model of {len(kinds_of_layers(_names(tiny)))} layers; at full size {reason}"
     )
     return [Problem("error", "not-at-full-size", message, _FIX, "model.tiny")]
+
+
+def _sizes(plan: "Plan") -> dict[tuple[str, str], set[int]]:
+    """(target, weight without numbers) -> the bytes that are copied of it."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for p in plan.prefetch:
+        found.setdefault((p.target, without_numbers(p.weight)), set()).add(p.max_size)
+    return found
+
+
+def _sizes_differ(full: Mapping[tuple[str, str], set[int]], tiny: Mapping[tuple[str, str], set[int]]) -> Problem | None:
+    """The first weight of which the diff copies other sizes than planned, as the tiny layers do not need them all."""
+    for (target, weight), sizes in full.items():
+        have = tiny.get((target, weight), sizes)
+        if have != sizes:
+            planned, written = (" and ".join(map(str, sorted(several))) for several in (sizes, have))
+            message = (
+                f"{target} copies {planned} bytes of {weight}, depending on the layer, and the diff would copy "
+                f"{written} bytes: the tiny model, on which it is written, has no such layers, or they look alike"
+            )
+            fix = (
+                f"Give the target one max_size of {min(sizes)} bytes or less, or the tiny model such layers "
+                "(model.tiny.FIELD=VALUE), leave the target out, or choose transform=wrap."
+            )
+            return Problem("error", "not-at-full-size", message, fix, f"recipe.prefetch.targets.{target}.weight")
+    return None
 
 
 def unseen_neighbours(full: Resolvable, tiny: Resolvable) -> bool:
@@ -92,7 +125,7 @@ def _deviation(full: Any, plan: "Plan", source: "SourceResult") -> str | None:
     with tempfile.TemporaryDirectory() as directory:
         try:
             rewritten = load_rewritten(full, source, Path(directory))
-            with _noted(rewritten) as weights:
+            with _noted(rewritten) as copies:
                 module = full.rebuild(rewritten, **switches(plan, True))
                 full.decode_once(module)
         except RefusedError as refused:
@@ -100,23 +133,30 @@ def _deviation(full: Any, plan: "Plan", source: "SourceResult") -> str | None:
         except Exception as error:  # whatever the rewritten classes raise is what the diff would do to a user
             return f"the rewritten classes fail: {type(error).__name__}: {error}"
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    return first_difference([p.weight for p in plan.prefetch], [names.get(id(w), "another tensor") for w in weights])
+    return first_difference(
+        [_copy(p.weight, p.max_size, p.offset) for p in plan.prefetch],
+        [_copy(names.get(id(weight), "another tensor"), *size) for weight, *size in copies],
+    )
+
+
+def _copy(weight: str, max_size: int, offset: int) -> str:
+    return f"{max_size} bytes{f' from {offset}' if offset else ''} of {weight}"
 
 
 @contextmanager
-def _noted(rewritten: ModuleType) -> Iterator[list[Any]]:
-    """Put the weight of every prefetch call of the file, in order, into the list that is yielded."""
-    weights: list[Any] = []
+def _noted(rewritten: ModuleType) -> Iterator[list[tuple[Any, int, int]]]:
+    """Put weight, size and offset of every prefetch call of the file, in order, into the list that is yielded."""
+    copies: list[tuple[Any, int, int]] = []
     names: Mapping[str, Any] = vars(rewritten)
     call = names["npu_prefetch"]
 
-    def note(enabled: bool, weight: Any, *others: Any) -> None:
+    def note(enabled: bool, weight: Any, dependency: Any, max_size: int, offset: int = 0) -> None:
         if enabled:
-            weights.append(weight)
+            copies.append((weight, max_size, offset))
 
     rewritten.npu_prefetch = note  # type: ignore[attr-defined]
     try:
-        yield weights
+        yield copies
     finally:
         rewritten.npu_prefetch = call  # type: ignore[attr-defined]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from models.paths import Names, Pattern
 from models.problems import Problem
 from pipeline.recipe import Recipe
-from pipeline.target_resolver import Resolvable
 
 if TYPE_CHECKING:
     from pipeline.resolve import Resolution
+    from pipeline.target_resolver import Resolvable
 
 Covered = dict[str, set[int]]  # key of a target or scope -> layers
 
 
 def picked_layer_problems(
-    recipe: Recipe, full: tuple[Resolvable, "Resolution"], tiny: tuple[Resolvable, "Resolution"]
+    recipe: Recipe, full: "tuple[Resolvable, Resolution]", tiny: "tuple[Resolvable, Resolution]"
 ) -> list[Problem]:
     """What a source diff made on the tiny model would not do as planned.
 

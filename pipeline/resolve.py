@@ -12,6 +12,7 @@ from models.workload import Workload
 from pipeline.advice import Limits, advise
 from pipeline.figures import Figure
 from pipeline.legality import Placement
+from pipeline.planned_sizes import PlannedSizes
 from pipeline.preconditions import Places, check_preconditions
 from pipeline.recipe import Recipe, Target, check_coefficient, check_mode, check_model
 from pipeline.reporter import Reporter
@@ -74,6 +75,7 @@ class Resolution:
         placements: of each entry of the plan.
         in_flight: most bytes copied but not yet read at any point, in program order.
         scopes: what `recipe.superkernel` means; its scopes are those of the plan.
+        sizes: bytes of every weight, to resolve the same recipe on the tiny model.
     """
 
     plan: Plan
@@ -82,11 +84,7 @@ class Resolution:
     placements: tuple[Placement, ...] = field(default=(), repr=False)
     in_flight: int = 0
     scopes: ScopeResolution = field(default_factory=ScopeResolution)
-
-    @property
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Target -> (theoretical, max_size), to resolve the same recipe on the tiny model."""
-        return {m.target: (m.theoretical_size, m.max_size) for m in self.matches if m.matched}
+    sizes: PlannedSizes = field(default_factory=PlannedSizes, repr=False)
 
     @property
     def scope_matches(self) -> tuple[ScopeMatch, ...]:
@@ -99,7 +97,7 @@ def resolve(
     loaded: Resolvable,
     workload: Workload,
     machine: "Machine | None" = None,
-    sizes: Mapping[str, tuple[int, int]] | None = None,
+    sizes: PlannedSizes | None = None,
     exe_mode: str | None = None,
     baseline: "StepResult | None" = None,
     strategy: str | None = None,
@@ -112,7 +110,7 @@ def resolve(
         loaded: the model; its trace is `workload`.
         workload: one decode step.
         machine: for shares of L2, windows and the warnings that need peaks.
-        sizes: target -> (theoretical, max_size): byte counts of the full-size model when resolving on the tiny one.
+        sizes: byte counts of the full-size plan when resolving on the tiny model.
         exe_mode: `runtime.exe_mode`; the model's own if None.
         baseline: a simulated step without copies at the machine's nominal values; simulated here if None.
         strategy: of SuperKernel, for the tiny model: what `auto` chose at full size.
@@ -165,7 +163,8 @@ def resolve(
     if limits is not None and sizes is None:
         advise(report, plan, placed, resolver.flow, resolver.names, limits, baseline, most)
     matches = tuple(_row(resolver, target, own, skipped, amounts, limits, baseline) for target, own, skipped in found)
-    return Resolution(plan, matches, tuple(report.problems), placed, most, scopes)
+    planned = PlannedSizes.of(resolver.names, plan.prefetch)
+    return Resolution(plan, matches, tuple(report.problems), placed, most, scopes, planned)
 
 
 def _row(

@@ -1,6 +1,6 @@
 """One target of a recipe at a time: its layers, weights, dependencies and bytes, and what is wrong with it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from models.paths import LayerIndex, Match, Names, Pattern
 from models.roles import names_of
 from models.workload import Workload
 from pipeline.legality import Flow, Illegal, Placement, check_dependency, check_target, kind_of_module
+from pipeline.planned_sizes import PlannedSizes, telling_kinds
 from pipeline.recipe import Recipe, Target
 from pipeline.reporter import Reporter
 from pipeline.sizes_text import format_size
@@ -48,12 +49,13 @@ class TargetResolver:
         loaded: Resolvable,
         workload: Workload,
         report: Reporter,
-        sizes: Mapping[str, tuple[int, int]] | None,
+        sizes: PlannedSizes | None,
     ) -> None:
         self.recipe, self.loaded, self.workload, self.report, self.sizes = recipe, loaded, workload, report, sizes
         self.names = names_of(loaded)
         self.flow = Flow(workload)
         self._full: Names | None = None
+        self._kinds = telling_kinds(self.names) if sizes is not None else {}
 
     def target(self, target: Target) -> tuple[list[Entry], int]:
         """Entries of one target, in layer order, and the number of layers skipped."""
@@ -200,8 +202,8 @@ class TargetResolver:
 
     def _size(self, target: Target, weight: str) -> tuple[int, int] | Illegal:
         """(theoretical, max_size), bytes."""
-        if self.sizes is not None and target.name in self.sizes:
-            return self.sizes[target.name]
+        if self.sizes is not None and (planned := self.sizes.find(target.name, weight, self.names, self._kinds)):
+            return planned
         parameter = self.names.parameters[weight]
         theoretical = self.workload.weight_bytes.get(weight, parameter.numel() * parameter.element_size())
         if target.offset >= theoretical:
@@ -260,7 +262,7 @@ class TargetResolver:
         weights = [m for i, m in self._candidates(target) if m is not None]
         part, pattern = ("dependency", target.dependency) if weights else ("weight", target.weight)
         if self.sizes is not None:
-            if self.sizes.get(target.name, (0, 0)) == (0, 0):
+            if not self.sizes.has(target.name):
                 return  # The full-size model does not have it either, and that was told there.
             # The tiny model has fewer layers.
             self.report.warn(

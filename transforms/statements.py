@@ -1,6 +1,7 @@
 """Where and how each prefetch of a plan is written: one statement for all layers that share it."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -116,15 +117,23 @@ def in_order(placed: list[tuple[tuple[int, int], int]], count: int) -> list[int]
 
 
 def name_roles_apart(statements: list[Statement]) -> list[Statement]:
-    """If two roles of a class prefetch the same weight differently, their marks are named after the roles."""
+    """If two roles of a class prefetch the same weight differently, their marks are named after the roles.
+
+    A role is named by its name in the parent or, where that is the same in parents of two classes, by the class, too.
+    """
     meanings: dict[tuple[str, str], set[frozenset[str]]] = {}
+    parents: dict[tuple[str, str, str], set[str]] = {}
     for s in statements:
         if s.mark:
             meanings.setdefault((s.spot.function, s.mark.name), set()).add(s.owners)
+            parents.setdefault((s.spot.function, s.mark.name, s.mark.child), set()).add(s.mark.parent)
     result = []
     for s in statements:
         if s.mark and len(meanings[s.spot.function, s.mark.name]) > 1:
-            mark = replace(s.mark, name=f"{s.mark.name}_{s.mark.child.replace('.', '_')}")
+            several = len(parents[s.spot.function, s.mark.name, s.mark.child]) > 1
+            parent = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", s.mark.parent).lower()
+            child = f"{s.mark.child}_of_{parent}" if several else s.mark.child
+            mark = replace(s.mark, name=f"{s.mark.name}_{child.replace('.', '_')}")
             conditions = tuple(f"self.{mark.name}" if c == f"self.{s.mark.name}" else c for c in s.conditions)
             s = replace(s, mark=mark, conditions=conditions)
         result.append(s)

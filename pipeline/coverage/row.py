@@ -156,7 +156,7 @@ def _plan(loaded: Any, row: Row) -> Any:
     recipe = general_recipe()
     first = resolve(recipe, loaded, workload, exe_mode="ge_graph")
     raise_errors(first.problems)
-    # One size per target, as when the sizes are those of the full model.
+    # By place in a layer of a kind, as when the sizes are those of the full model.
     resolution = resolve(recipe, loaded, workload, sizes=first.sizes, exe_mode="ge_graph")
     raise_errors(resolution.problems)
     return resolution.plan

@@ -1,5 +1,6 @@
 """From recipe to plan on a small model: matches, skipped layers, bytes, order, and all problems at once."""
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import pipeline.target_resolver
 from models.paths import Names
 from models.problems import Problem
+from pipeline.planned_sizes import PlannedSizes
 from pipeline.recipe import parse_recipe
 from pipeline.resolve import Resolution, resolve
 from pipeline.yaml_source import YamlSource
@@ -386,7 +388,10 @@ def test_on_the_tiny_model_the_full_sizes_are_used_and_missing_layers_are_no_err
         {"gate_up": GATE_UP, "late": {"weight": "layers.3.moe.router", "dependency": "layers.3.self_attn.o_proj"}}
     )
     model, step = model_and_step(layers=2)
-    sizes = {target: (1000 * a, 1000 * b) for target, (a, b) in full.sizes.items()}
+    larger = [
+        replace(p, theoretical_size=1000 * p.theoretical_size, max_size=1000 * p.max_size) for p in full.plan.prefetch
+    ]
+    sizes = PlannedSizes.of(Names(MODEL.module, MODEL.root, MODEL.layers), larger)
     recipe, _ = parse_recipe(
         {
             "name": "t",
@@ -400,7 +405,7 @@ def test_on_the_tiny_model_the_full_sizes_are_used_and_missing_layers_are_no_err
         }
     )
     tiny = resolve(recipe, model, step, sizes=sizes)
-    assert [(p.layer, p.max_size) for p in tiny.plan.prefetch] == [(i, sizes["gate_up"][1]) for i in range(2)]
+    assert [(p.layer, p.max_size) for p in tiny.plan.prefetch] == [(i, larger[0].max_size) for i in range(2)]
     assert [(p.severity, p.code) for p in tiny.problems] == [("warning", "not-in-tiny")]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from models.problems import Problem
 from models.workload import ModuleCall, Workload
+from pipeline.planned_sizes import PlannedSizes
 from pipeline.preconditions import PRECONDITIONS, Places, waived
 from pipeline.recipe import parse_recipe
 from pipeline.resolve import Resolution, resolve
@@ -146,7 +147,7 @@ def test_auto_without_evidence_follows_the_decision_tree(op: str, strategy: str)
 
 def test_the_tiny_model_takes_what_auto_chose_at_full_size() -> None:
     recipe, _ = parse_recipe({"name": "t", "model": "toy", "superkernel": {"enabled": True, "strategy": "auto"}})
-    tiny = resolve(recipe, MODEL, STEP, sizes={}, strategy="moe")
+    tiny = resolve(recipe, MODEL, STEP, sizes=PlannedSizes(), strategy="moe")
     assert {p.part.name for p in tiny.scopes.placed} == {"moe"}
     assert tiny.problems == ()
 

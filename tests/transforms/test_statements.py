@@ -7,6 +7,8 @@ import pytest
 
 from models.problems import RefusedError
 from tests.transforms.text_models import rewrite
+from transforms.statements import Guard, Spot, Statement, name_roles_apart
+from transforms.telling import Mark
 
 FILE = """\
 import torch
@@ -432,3 +434,19 @@ def test_a_loop_over_a_list_is_left_alone(tmp_path: Path) -> None:
     """
     with pytest.raises(RefusedError, match="called in a loop"):  # nn.Linear's own file is not ours to rewrite
         edited(body, {"down.weight": "bank.1"}, tmp_path)
+
+
+def test_roles_of_one_name_in_parents_of_two_classes_have_marks_of_their_own() -> None:
+    spot = Spot("entry", "Bias.forward", None, 0, "layers.0.attn.bias", "output", 0, Guard("entry", ""))
+
+    def statement(parent: str, owner: str, size: int) -> Statement:
+        mark = Mark(parent, "bias", "prefetch_proj")
+        owners = frozenset({owner})
+        return Statement(spot, "self.proj", size, 0, ("self.prefetch_proj",), None, mark, owners, (), ())
+
+    sliding, full = name_roles_apart(
+        [statement("SlidingAttention", "layers.0.attn.bias", 1), statement("FullAttention", "layers.1.attn.bias", 2)]
+    )
+    assert sliding.conditions == ("self.prefetch_proj_bias_of_sliding_attention",)
+    assert full.conditions == ("self.prefetch_proj_bias_of_full_attention",)
+    assert full.mark is not None and full.mark.name == "prefetch_proj_bias_of_full_attention"
