@@ -36,6 +36,7 @@ class ModelSpec:
         config: the full-size dimensions, names as in the checkpoint's config.json.
         tiny: overlay on `config` that shrinks the numbers and keeps the structure.
         path: checkpoint folder of a transformers model; None: the type's default configuration.
+        cache: of a transformers model: `dynamic` is the one it makes itself, `static` has room for the whole context.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelSpec:
     config: Mapping[str, Any]
     tiny: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
+    cache: Literal["dynamic", "static"] = "dynamic"
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], file: str | None = None) -> "ModelSpec":
@@ -63,6 +65,11 @@ class ModelSpec:
             fix = "Write model=hf model.path=DIR."
             problems.append(
                 Problem("error", "bad-value", "only models of transformers have one", fix, "model.path", file)
+            )
+        if "cache" in mapping:
+            fix = "Leave it out: the caches of our own models are static (paged)."
+            problems.append(
+                Problem("error", "bad-value", "only models of transformers have a choice", fix, "model.cache", file)
             )
         if name is not None and name not in ARCHITECTURES:
             near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
@@ -267,7 +274,7 @@ def load(spec: ModelSpec, deployment: Deployment, exe_mode: str, size: Size) -> 
     return LoadedModel(spec, deployment, exe_mode, module, python_module, architecture.root, architecture.layers, size)
 
 
-def load_spec(name: str, path: str | None = None, **config: Any) -> ModelSpec:
+def load_spec(name: str, path: str | None = None, cache: str | None = None, **config: Any) -> ModelSpec:
     """The model of `conf/model/<name>.yaml`, or one of transformers: `hf/<model_type>`, or `hf` with a folder's path.
 
     Keyword arguments replace fields of its `config`.
@@ -276,7 +283,8 @@ def load_spec(name: str, path: str | None = None, **config: Any) -> ModelSpec:
         RefusedError: there is no such file, or it is not a model.
     """
     if is_transformers(name):
-        return ModelSpec.from_mapping({"name": name, "architecture": name, "config": config, "path": path})
+        chosen = {"cache": cache} if cache is not None else {}
+        return ModelSpec.from_mapping({"name": name, "architecture": name, "config": config, "path": path, **chosen})
     mapping, file = _read_yaml("model", name)
     mapping["config"] = {**mapping.get("config", {}), **config}
     return ModelSpec.from_mapping(mapping, file)

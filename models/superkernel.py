@@ -5,6 +5,7 @@ copy. A scope is a pair of operators, as in torchair, so that it survives `torch
 hooks of two different modules can open and close one.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -127,4 +128,30 @@ def _register() -> torch.library.Library:
     return library
 
 
+def _stand_in() -> torch.library.Library | None:
+    """torchair's operators, which files of other trees call, where there is no torchair; None where there may be."""
+    if "torch_npu" in sys.modules or hasattr(torch.ops.air, "scope_enter"):
+        return None
+    opened: list[tuple[str, str]] = []
+
+    def enter(names: list[str], values: list[str]) -> None:
+        found = dict(zip(names, values, strict=True))
+        opened.append((found.get("_super_kernel_scope", ""), found.get("_super_kernel_options", "")))
+        _note(True)(*opened[-1])
+
+    def leave() -> None:
+        _note(False)(*(opened.pop() if opened else ("", "")))
+
+    library = torch.library.Library("air", "DEF")
+    meanings = {"scope_enter(str[] names, str[] values) -> ()": enter, "scope_exit() -> ()": leave}
+    for signature, meaning in meanings.items():
+        name = signature.partition("(")[0]
+        library.define(signature)
+        library.impl(name, meaning, "BackendSelect")
+        library.impl(name, lambda *values: None, "Meta")
+        torch.fx.node.has_side_effect(getattr(torch.ops.air, name).default)
+    return library
+
+
 _library = _register()
+_torchair = _stand_in()

@@ -7,9 +7,10 @@ read, so that the line is known before anything is lowered.
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from torch import nn
 
@@ -40,24 +41,36 @@ class Break:
 def graph_breaks(modules: Iterable[nn.Module]) -> list[Break]:
     """Breaks in the forward functions of these modules' classes, each class once, in source order."""
     found: list[Break] = []
-    for cls in dict.fromkeys(type(m) for m in modules):
+    for cls, forward in dict.fromkeys((type(m), _forward(m)) for m in modules):
         if not cls.__module__.startswith("torch."):
-            found += _of_class(cls)  # type: ignore[arg-type]  # classes are hashable
+            found += _of_class(cls, forward)  # type: ignore[arg-type]  # classes are hashable
     return found
 
 
+def _forward(module: nn.Module) -> Callable[..., Any]:
+    """What runs as forward: transformers lets the configuration choose an implementation of the experts."""
+    forward = type(module).forward
+    chosen = getattr(getattr(module, "config", None), "_experts_implementation", None)
+    if inspect.isfunction(forward) and chosen is not None:
+        outside = inspect.getclosurevars(forward).nonlocals
+        if "experts_interface" in outside and "original_forward" in outside:
+            return outside["experts_interface"].get_interface(chosen, outside["original_forward"])
+    return forward
+
+
 @cache
-def _of_class(cls: type[nn.Module]) -> tuple[Break, ...]:
+def _of_class(cls: type[nn.Module], forward: Callable[..., Any]) -> tuple[Break, ...]:
     """Breaks in forward and in the methods of the same class that it calls."""
     found: list[Break] = []
     pending, seen = ["forward"], {"forward"}
     while pending:
-        method = getattr(cls, pending.pop(), None)
+        name = pending.pop()
+        method = forward if name == "forward" else getattr(cls, name, None)
         if method is None or not inspect.isfunction(method):
             continue
         try:
             lines, first = inspect.getsourcelines(method)
-            file = inspect.getsourcefile(method) or "?"
+            file = inspect.getsourcefile(inspect.unwrap(method)) or "?"
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):
             continue  # no source (built in a session): nothing can be said

@@ -133,12 +133,14 @@ def check_preconditions(
             problems += report.problems
     report = recipe.reporter()
     if _dynamic_cache(model):
+        from models.hf.fused_view import is_transformers
+
         report.error(
             "dynamic-kv-cache",
             "recipe.superkernel.enabled",
             f"{type(model).__name__} grows its KV cache while it decodes; a scope needs a static graph with a cache "
             "that was allocated before",
-            "Use a model with a static (paged) KV cache.",
+            "Add model.cache=static." if is_transformers(model) else "Use a model with a static (paged) KV cache.",
         )
     return problems + report.problems
 

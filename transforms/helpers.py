@@ -32,15 +32,20 @@ def check_prefetch(config):
         raise ValueError("enable_prefetch in exe_mode npugraph_ex needs source that was transformed for it")
 ''',
     "superkernel_scope": '''\
-def superkernel_scope(enabled, scope, options=""):
-    """Compile the kernels launched inside into one SuperKernel."""
-    if not enabled:
-        from contextlib import nullcontext
+class superkernel_scope:
+    """Compile the kernels launched inside into one SuperKernel: what torchair.scope.super_kernel does, traceable."""
 
-        return nullcontext()
-    import torchair
+    def __init__(self, enabled, scope, options=""):
+        self.enabled, self.scope, self.options = enabled, scope, options
 
-    return torchair.scope.super_kernel(scope, options)
+    def __enter__(self):
+        if self.enabled:
+            names = ["_super_kernel_scope", "_super_kernel_options"]
+            torch.ops.air.scope_enter(names, [self.scope, self.options])
+
+    def __exit__(self, *error):
+        if self.enabled:
+            torch.ops.air.scope_exit()
 ''',
     "check_superkernel": '''\
 def check_superkernel(config):

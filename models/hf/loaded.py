@@ -16,6 +16,7 @@ from models.hf.extending import past_state
 from models.hf.meta import first_experts, reasons
 from models.hf.rebuilding import rebuild, set_on_all
 from models.hf.specs import deployment_problems, read_configs
+from models.hf.static_cache import check_static
 from models.hf.stepping import State, Stepper
 from models.hf.types import GROUP
 from models.loading import SEEDED, LoadedModel, ModelSpec, Size
@@ -45,7 +46,7 @@ class TransformersModel(LoadedModel):
         before_decode: Callable[[], None] = lambda: None,
         seed: int = 1,
     ) -> list[Tensor]:
-        """Prefill a seeded prompt of 5 tokens per sequence, then decode with the model's own cache.
+        """Prefill a seeded prompt of 5 tokens per sequence, then decode with the model's own cache, or a static one.
 
         Args:
             module: run this instead of `self.module`, e.g. one rebuilt from rewritten source.
@@ -61,7 +62,7 @@ class TransformersModel(LoadedModel):
         tokens = stepper.prompt(_PROMPT_TOKENS, seed)
         outputs = []
         with torch.no_grad():
-            state = State()
+            state = State(room=_PROMPT_TOKENS + decode_steps * self.deployment.query_length)
             for i in range(decode_steps + 1):
                 if i == 1:
                     before_decode()
@@ -116,7 +117,7 @@ class TransformersModel(LoadedModel):
     def stepper(self) -> Stepper:
         """Makes prompts for this model and runs it."""
         if self._stepper is None:
-            self._stepper = Stepper(self.module, self.deployment)
+            self._stepper = Stepper(self.module, self.deployment, self.spec.cache == "static")
         return self._stepper
 
 
@@ -132,6 +133,8 @@ def load_transformers(spec: ModelSpec, deployment: Deployment, exe_mode: str, si
     stepper = Stepper(small, tiny)
     with reasons(small):
         root, layers = decoder_layers(small, stepper.try_out)
+    if spec.cache == "static":
+        check_static(small, stepper)
     python_module = file_module(small.get_submodule(f"{root}.{layers}.0".strip(".")))
     module, served, weights, problems = small, tiny, SEEDED, configs.problems
     if size == "full":
@@ -140,7 +143,8 @@ def load_transformers(spec: ModelSpec, deployment: Deployment, exe_mode: str, si
         problems += own_weights(spec.path, bool(spec.tiny)).problems if spec.path else ()
     elif spec.path and own_weights(spec.path, bool(spec.tiny)).use:
         module, weights = load_own(spec.path, configs.full, model_type), "the checkpoint's own weights"
-    for name, value in {"exe_mode": exe_mode, "enable_multi_stream": deployment.multi_stream}.items():
+    marks = {"exe_mode": exe_mode, "enable_multi_stream": deployment.multi_stream}
+    for name, value in (marks | ({"cache_implementation": "static"} if spec.cache == "static" else {})).items():
         set_on_all(module, name, value)
     return TransformersModel(
         spec, served, exe_mode, module, python_module, root, layers, size, problems=problems, weights=weights

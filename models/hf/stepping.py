@@ -13,7 +13,7 @@ from models.deployment import Deployment
 from models.hf.families import ROWS
 from models.hf.meta import answers
 
-_SHORT = 5
+SHORT = 5
 _NOT_CARRIED = ("attentions", "hidden_states", "logits", "loss")
 
 
@@ -24,18 +24,27 @@ class State:
     Attributes:
         carried: forward's keyword arguments that are fields of its output too: the cache, whatever its name and kind.
         tokens: all tokens so far, of a model that carries nothing.
+        room: tokens for which a static cache is allocated, where that is more than the deployment's context.
     """
 
     carried: dict[str, Any] = field(default_factory=dict)
     tokens: Tensor | None = None
+    room: int = 0
 
 
 class Stepper:
-    """Makes prompts for a model and runs it, or one that was rebuilt from it."""
+    """Makes prompts for a model and runs it, or one that was rebuilt from it.
 
-    def __init__(self, module: nn.Module, deployment: Deployment) -> None:
+    Args:
+        module: the model.
+        deployment: how it is served.
+        static: the first step after no state allocates a `StaticCache` of the whole context.
+    """
+
+    def __init__(self, module: nn.Module, deployment: Deployment, static: bool = False) -> None:
         self.module = module
         self.deployment = deployment
+        self.static = static
         self._gives_cache = True
 
     @cached_property
@@ -46,7 +55,7 @@ class Stepper:
 
     def try_out(self) -> None:
         """A short prompt and one step after it: what every model has to do."""
-        logits, state = self.step(self.module, self.prompt(_SHORT, seed=1), State())
+        logits, state = self.step(self.module, self.prompt(SHORT, seed=1), State())
         self.step(self.module, self.next_tokens(logits), state)
 
     def prompt(self, tokens: int, seed: int) -> Tensor:
@@ -77,9 +86,11 @@ class Stepper:
             history = torch.cat([state.tokens, tokens], dim=1)
         if not arguments and not self._gives_cache:
             arguments = self._own_cache()
+        if not arguments and self.static:
+            arguments = self._static_cache(state.room)
         output = module(input_ids=history, use_cache=True, **arguments)
         carried = self._carried(output)
-        if not carried and not arguments and self._gives_cache and "cache" in self._parameters:
+        if not carried and not arguments and self._gives_cache and "cache" in self.parameters:
             self._gives_cache = False  # it takes a cache without giving one back
             arguments = self._own_cache()
             output = module(input_ids=history, use_cache=True, **arguments)
@@ -94,7 +105,7 @@ class Stepper:
         return ordinary[last[..., ordinary].argmax(-1)]
 
     def _carried(self, output: Any) -> dict[str, Any]:
-        found = {k: v for k, v in output.items() if k in self._parameters and v is not None}
+        found = {k: v for k, v in output.items() if k in self.parameters and v is not None}
         return {k: v for k, v in found.items() if k not in _NOT_CARRIED}
 
     def _own_cache(self) -> dict[str, Any]:
@@ -103,8 +114,15 @@ class Stepper:
         config: Any = self.module.config
         return {"cache": DynamicCache(config=config)}
 
+    def _static_cache(self, room: int) -> dict[str, Any]:
+        from transformers import StaticCache
+
+        config: Any = self.module.config
+        return {"cache": StaticCache(config=config, max_cache_len=max(self.deployment.context_length, room))}
+
     @cached_property
-    def _parameters(self) -> frozenset[str]:
+    def parameters(self) -> frozenset[str]:
+        """The arguments of the model's forward."""
         return frozenset(inspect.signature(type(self.module).forward).parameters)
 
     @cached_property

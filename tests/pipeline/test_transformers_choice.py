@@ -37,6 +37,7 @@ def test_a_type_is_an_option_of_the_group_model():
         "architecture": "hf/gpt-sw3",
         "path": None,
         "config": {"n_layer": 4},
+        "cache": "dynamic",
         "tiny": {"n_layer": 3},
     }
     assert point.sources()["model"] == CONF / "model" / "hf.yaml"
@@ -87,6 +88,8 @@ def test_a_path_is_absolute_whatever_it_holds(
         (["model=hf/llama", "model.config.num_hidden_layer=4"], "unknown-key", "num_hidden_layers"),
         (["model=hf/llama", "model.tiny.n_layer=4"], "unknown-key", ""),
         (["model=qwen3", "model.path=x"], "bad-value", "model=hf"),
+        (["model=qwen3", "model.cache=static"], "bad-value", "our own models are static"),
+        (["model=hf/llama", "model.cache=paged"], "bad-type", "dynamic"),
     ],
 )
 def test_what_a_user_gets_wrong(tokens: list[str], code: str, said: str):

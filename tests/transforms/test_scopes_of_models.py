@@ -5,14 +5,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from models.loading import LoadedModel, load, load_deployment, load_spec
-from models.superkernel import observe, superkernel_scope
+from models.superkernel import observe
 from tests.transforms import real_models
 from tests.transforms.real_models import TARGETS, make_plan
 from tests.transforms.test_npu_models import PROJECT, targets_of
@@ -187,22 +186,14 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture
-def torchair(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What files of other trees call, made of our stand-in."""
-    stand_in = ModuleType("torchair")
-    stand_in.scope = SimpleNamespace(super_kernel=lambda scope, options: superkernel_scope(True, scope, options))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchair", stand_in)
-
-
 @pytest.mark.parametrize("name", REAL)
-def test_files_of_other_trees_get_a_helper_of_their_own(name: str, torchair: None, tmp_path: Path) -> None:
+def test_files_of_other_trees_get_a_helper_of_their_own(name: str, tmp_path: Path) -> None:
     loaded = real_models.load(name)
     plan = replace(make_plan(loaded, TARGETS[name]), scopes=make_scopes(loaded, REAL[name]))
     assert plan.scopes
     result = rewrite(loaded, plan)
     check(loaded, plan, result, tmp_path)
-    assert result.after.count("def superkernel_scope(") == result.after.count("def check_superkernel(") == 1
+    assert result.after.count("class superkernel_scope") == result.after.count("def check_superkernel(") == 1
 
 
 @pytest.mark.parametrize(
@@ -214,9 +205,7 @@ def test_files_of_other_trees_get_a_helper_of_their_own(name: str, torchair: Non
         ("gpt_oss", "decoder_layers"),
     ],
 )
-def test_strategies_on_them_as_source_as_diff_and_as_wrap(
-    name: str, strategy: str, torchair: None, tmp_path: Path
-) -> None:
+def test_strategies_on_them_as_source_as_diff_and_as_wrap(name: str, strategy: str, tmp_path: Path) -> None:
     loaded = real_models.load(name)
     plan = replace(make_plan(loaded, TARGETS[name]), prefetch=(), scopes=make_scopes(loaded, STRATEGIES[strategy]))
     result = rewrite(loaded, plan)
