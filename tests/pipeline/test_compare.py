@@ -27,6 +27,7 @@ Run = Callable[..., tuple[int, Any, str]]
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Exit code, JSON (or text with `text`), stderr."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words: str) -> tuple[int, Any, str]:
         as_text = "text" in words
