@@ -10,7 +10,7 @@ from models.problems import Problem, RefusedError
 from pipeline.analyze_model import find
 from pipeline.analyze_setting import Setting, read_setting
 from pipeline.compose import CONF
-from pipeline.outputs import write_json, write_text
+from pipeline.outputs import write_json, write_texts
 from pipeline.progress import Stopwatch, say, shown
 
 if TYPE_CHECKING:
@@ -142,15 +142,11 @@ def write_analysis(directory: Path, result: AnalyzeResult) -> None:
     """
     from pipeline.report.analysis import analysis_files
 
-    for name, text in analysis_files(result).items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+    files = analysis_files(result)
     recipe = result.findings.recipe if result.findings else None
     if recipe is not None:
-        path = directory / "conf" / "recipe" / f"{recipe.data['name']}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, recipe.text)
+        files[f"conf/recipe/{recipe.data['name']}.yaml"] = recipe.text
+    write_texts(directory, files)
     write_json(directory / "analysis.json", json.loads(json.dumps(result.to_json(), default=str)))
 
 

@@ -11,7 +11,7 @@ from pipeline.analyze import choose_profile
 from pipeline.analyze_setting import Setting, read_setting
 from pipeline.compose import CONF
 from pipeline.figures import Figure
-from pipeline.outputs import write_json, write_text
+from pipeline.outputs import write_json, write_texts
 from pipeline.progress import Stopwatch, say, shown
 from pipeline.record import ChecklistItem, Verdict, nested
 
@@ -161,10 +161,7 @@ def write_comparison(directory: Path, result: CompareResult) -> None:
     """
     from pipeline.report.comparison import comparison_files
 
-    for name, text in comparison_files(result).items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+    write_texts(directory, comparison_files(result))
     write_json(directory / "comparison.json", json.loads(json.dumps(result.to_json(), default=str)))
 
 

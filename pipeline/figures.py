@@ -31,3 +31,12 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def band_text(figure: Figure) -> str:
+    """`+7.50 % [+4.10, +9.30]`: shares of a baseline carry their sign; without brackets if there is no band."""
+    value = written(figure.value, 2, sign=figure.unit == "%")
+    if figure.low is None or figure.high is None:
+        return f"{value} {figure.unit}"
+    low, high = (written(v, 2, sign=figure.unit == "%") for v in (figure.low, figure.high))
+    return f"{value} {figure.unit} [{low}, {high}]"

@@ -8,8 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.figures import Figure, written
-from pipeline.mapping.emit import band_text
+from pipeline.figures import Figure, band_text, written
 from pipeline.progress import shown
 from pipeline.replay.findings import scope_lines
 

@@ -72,20 +72,9 @@ class Flow:
             for read in kernel.weights:
                 self.readers.setdefault(read.weight, []).append(kernel.index)
 
-    @cached_property
-    def _ancestors(self) -> list[int]:
-        """For each kernel its ancestors as a bit set: one pass, since inputs come before their users."""
-        masks: list[int] = []
-        for kernel in self.workload.kernels:
-            mask = 0
-            for j in kernel.inputs:
-                mask |= masks[j] | 1 << j
-            masks.append(mask)
-        return masks
-
     def flows(self, producer: int, kernel: int) -> bool:
         """Whether what `producer` writes reaches `kernel`."""
-        return bool(self._ancestors[kernel] >> producer & 1)
+        return self.workload.is_ancestor(producer, kernel)
 
     def reader(self, weight: str) -> int | None:
         """The first kernel that a prefetch of this weight is for: a MatMul, not the lookup in a tied embedding."""

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,22 @@ from models.problems import Problem, RefusedError
 # Free space asked for before anything runs: one trial's files are about 2 MiB, its timeline the largest of them.
 BYTES_PER_TRIAL = 4 * 2**20
 BYTES_PER_SWEEP = 8 * 2**20
+
+
+def write_texts(directory: Path, files: Mapping[str, str]) -> None:
+    """Write several files, each atomically; folders are made.
+
+    Args:
+        directory: where they go.
+        files: path below it -> text.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:

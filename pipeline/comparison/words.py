@@ -1,17 +1,12 @@
 """Figures of a comparison as text."""
 
 from pipeline.comparison.changes import Change
-from pipeline.figures import Figure, written
+from pipeline.figures import Figure, band_text, written
 
 
 def gain_text(gain: Figure | None) -> str:
     """`+3.52 % [+3.08, +3.81]`, positive = faster; a dash if there is none."""
-    if gain is None:
-        return "-"
-    text = f"{written(gain.value, 2, sign=True)} %"
-    if gain.low is None or gain.high is None:
-        return text
-    return f"{text} [{written(gain.low, 2, sign=True)}, {written(gain.high, 2, sign=True)}]"
+    return "-" if gain is None else band_text(gain)
 
 
 def two(change: Change) -> str:

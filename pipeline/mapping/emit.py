@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from models.problems import Problem
 from models.workload import Workload
 from pipeline.analysis.results import Chain
-from pipeline.figures import Figure, written
+from pipeline.figures import band_text
 from pipeline.mapping.naming import Named, Unnamed
 from pipeline.mapping.scopes import NamedScope
 from pipeline.recipe import parse_recipe
@@ -250,12 +250,3 @@ def _evidence(target: Named, layers: int) -> list[str]:
         + ("; the kernel of the profile has no module of its own: this is the next one that has" * (target.moved > 0))
         + (f"; the paths stand for {layers} layers" * (layers != target.layers)),
     ]
-
-
-def band_text(figure: Figure) -> str:
-    """`+7.5 % [+4.1, +9.3]`."""
-    value = written(figure.value, 2, sign=figure.unit == "%")
-    if figure.low is None or figure.high is None:
-        return f"{value} {figure.unit}"
-    low, high = (written(v, 2, sign=figure.unit == "%") for v in (figure.low, figure.high))
-    return f"{value} {figure.unit} [{low}, {high}]"

@@ -58,10 +58,6 @@ class Mapping:
     weights: int = 0
     weighty: int = 0
 
-    def kernel_at(self, at: int) -> Placed | None:
-        """The kernel of the model at a position of the step."""
-        return next((p for p in self.placed if p.at == at), None)
-
     @property
     def poor(self) -> bool:
         """Whether so little was found that the profile is probably of another model or deployment."""

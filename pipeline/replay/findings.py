@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.analysis.results import Candidate as Found
 from pipeline.analysis.results import Chain
-from pipeline.figures import Figure
-from pipeline.mapping.emit import Header, Written, band_text, write_recipe
+from pipeline.figures import Figure, band_text
+from pipeline.mapping.emit import Header, Written, write_recipe
 from pipeline.mapping.later import later_candidates, later_pairs
 from pipeline.mapping.naming import Named, Unnamed, name_candidates
 from pipeline.mapping.scopes import name_scopes

@@ -139,12 +139,11 @@ def _kernel(step: Step, at: int, index: int, stream: str, inputs: tuple[int, ...
     if stored > 0:
         low, share, high = (min(1.0, float(b) / stored) for b in step.read_bytes[at])
         reads = (WeightRead(weight_name(at), int(stored), share, low, high),)
-    engine = "communication" if kind.engine == "communication" else kind.engine
     return Kernel(
         index,
         step.op_types[at],
         "",
-        engine,  # type: ignore[arg-type]
+        kind.engine,  # type: ignore[arg-type]
         stream,
         flops=float(step.flops[at]),
         flops_dtype=step.compute[at],

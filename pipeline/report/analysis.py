@@ -6,8 +6,8 @@ from pipeline.analysis.operators import operator_table
 from pipeline.analysis.remarks import remark_zh
 from pipeline.analysis.words import LIMITED, REASONS
 from pipeline.analyze_view import bytes_text, place, short_shapes
+from pipeline.figures import band_text
 from pipeline.findings_view import alone_rows, mapping_line, moved_lines, replay_line, sizes_of, together_lines
-from pipeline.mapping.emit import band_text
 from pipeline.progress import shown
 from pipeline.replay.findings import scope_lines
 from pipeline.report.roofline_plot import roofline_plot

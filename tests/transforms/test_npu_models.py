@@ -1,7 +1,5 @@
 """Both realisations on the NPU-shaped models, with the committed recipes, in their deployments."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from ruamel.yaml import YAML
 
 from models.loading import LoadedModel, load, load_deployment, load_spec
 from models.prefetch import observe
+from tests.transforms.patches import assert_clean_and_taken_back
 from tests.transforms.real_models import MIB, make_plan
 from tests.transforms.text_models import check
 from transforms.plan import Plan
@@ -73,15 +72,7 @@ def test_the_rewritten_file_is_clean_and_patch_takes_it_back(
     case: tuple[LoadedModel, Plan, SourceResult], tmp_path: Path
 ) -> None:
     _, _, result = case
-    target = tmp_path / "models" / result.path.name
-    target.parent.mkdir()
-    target.write_text(result.after)
-    config = ["--config", str(PROJECT / "pyproject.toml")]
-    for command in (["format", "--check"], ["check"]):
-        done = subprocess.run([sys.executable, "-m", "ruff", *command, *config, str(target)], capture_output=True)
-        assert done.returncode == 0, done.stdout.decode()
-    subprocess.run(["patch", "-p1", "-s", "-R"], input=result.diff, text=True, cwd=tmp_path, check=True)
-    assert target.read_text() == result.before
+    assert_clean_and_taken_back(result, tmp_path)
 
 
 def test_with_collectives_behind_o_proj_the_call_stays_right_behind_o_proj() -> None:

@@ -13,8 +13,9 @@ import torch
 from models.loading import LoadedModel, load, load_deployment, load_spec
 from models.superkernel import observe
 from tests.transforms import real_models
+from tests.transforms.patches import assert_clean_and_taken_back
 from tests.transforms.real_models import TARGETS, make_plan
-from tests.transforms.test_npu_models import PROJECT, targets_of
+from tests.transforms.test_npu_models import targets_of
 from tests.transforms.text_models import check, followed, make_scopes, opened
 from transforms.plan import Plan
 from transforms.realisation import SourceResult
@@ -85,15 +86,7 @@ def test_the_rewritten_file_is_clean_and_patch_takes_it_back(
     case: tuple[LoadedModel, Plan, SourceResult], tmp_path: Path
 ) -> None:
     _, _, result = case
-    target = tmp_path / "models" / result.path.name
-    target.parent.mkdir()
-    target.write_text(result.after)
-    config = ["--config", str(PROJECT / "pyproject.toml")]
-    for command in (["format", "--check"], ["check"]):
-        done = subprocess.run([sys.executable, "-m", "ruff", *command, *config, str(target)], capture_output=True)
-        assert done.returncode == 0, done.stdout.decode()
-    subprocess.run(["patch", "-p1", "-s", "-R"], input=result.diff, text=True, cwd=tmp_path, check=True)
-    assert target.read_text() == result.before
+    assert_clean_and_taken_back(result, tmp_path)
 
 
 def test_wrap_opens_the_same_scopes_and_can_be_undone(case: tuple[LoadedModel, Plan, SourceResult]) -> None:
