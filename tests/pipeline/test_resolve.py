@@ -95,7 +95,7 @@ def test_floats_would_have_been_one_byte_off() -> None:
     recipe, _ = parse_recipe(
         {"name": "t", "model": "toy", "prefetch": {"targets": {"d": {**DOWN, "coefficient": 0.29}}}}
     )
-    step = type(STEP)(**{**vars(STEP), "weight_bytes": {k: 100 for k in STEP.weight_bytes}})
+    step = replace(STEP, weight_bytes={k: 100 for k in STEP.weight_bytes})
     assert resolve(recipe, MODEL, step).plan.prefetch[0].max_size == 29
 
 
